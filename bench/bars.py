@@ -1,4 +1,4 @@
-"""The bars that we set ourselves, and which of them a set of runs meets: each by the median over its rounds."""
+"""Performance bars, and which of them a set of runs meets, by the median over its rounds."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from report import OURS, Run, middle_of, middle_ratio
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """`column` of a workload must be at least (or at most) so much: by itself, or as a ratio to another candidate's.
+    """A bound on `column` of a workload, absolute or as a ratio to the candidate `beside`.
 
-    With `workflows`, only for runs with so many of them.
+    With `workflows`, only runs with that many workflows count.
     """
 
     work: str
@@ -24,14 +24,14 @@ class Bar:
     workflows: int | None = None
 
     def measured(self, runs: list[Run]) -> float | None:
-        """The median of what these runs say about it; None if they say nothing."""
+        """Return the median of these runs, or None without a measurement."""
         mine = [run for run in runs if run["work"] == self.work]
         if self.workflows is not None:
             mine = [run for run in mine if run["name"] != OURS or run.get("waiting") == self.workflows]
         return middle_ratio(mine, self.beside, self.column) if self.beside else middle_of(mine, OURS, self.column)
 
     def line(self, value: float | None) -> str:
-        """A row of the table."""
+        """Return a row of the table."""
         what = f"{self.column} beside {self.beside}" if self.beside else self.column
         if self.workflows is not None:
             what += f" ({self.workflows:,})"
@@ -85,7 +85,7 @@ ON_POSTGRES = (
 
 
 def bars(runs: Iterable[Run], wanted: Iterable[Bar]) -> Iterator[str]:
-    """The bars of the workloads that were run: what was wanted, what was measured, whether it is met."""
+    """Yield the bars of the workloads that ran: bound, median, and whether the bar is met."""
     known = list(runs)
     works = {run["work"] for run in known}
     judged = [(bar, bar.measured(known)) for bar in wanted if bar.work in works]

@@ -1,4 +1,4 @@
-"""The two shapes in which agents are asked: one long session, and many short ones."""
+"""The two load shapes of agents: one long session, and many short ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Turn = Callable[[str], Awaitable[object]]
 
 
 async def ask(turn: Turn, chosen: Namespace) -> dict[str, object]:
-    """Run w2a or w2b. `turn(session)` has one turn in that session."""
+    """Run w2a or w2b. `turn(session)` runs one turn in that session."""
     await turn("warm")
     return await (_one_session if chosen.work == "w2a" else _many_sessions)(turn, chosen)
 

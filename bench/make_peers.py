@@ -1,6 +1,6 @@
-"""Make the peers' environments: one venv for each file in `bench/peers/*.txt`, and Restate's server from npm.
+"""Set up the peers: one venv for each file in `bench/peers/*.txt`, and Restate's server from npm.
 
-Everything goes to `bench/peers/.venvs`, which is not part of the repository. A peer that cannot be had is left out.
+Everything goes to `bench/peers/.venvs`, which git ignores. A peer that cannot be installed is left out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def main() -> int:
     missing = [peer.stem for peer in sorted(PEERS.glob("*.txt")) if not _venv(peer)]
     if not _succeeds(["npm", "install", "--silent", "--prefix", str(HOMES), "@restatedev/restate-server"]):
         missing.append("restate-server")
-    print(f"not to be had: {', '.join(missing)}" if missing else "all peers are there")
+    print(f"not installed: {', '.join(missing)}" if missing else "all peers are installed")
     return len(missing)
 
 

@@ -1,11 +1,11 @@
-"""What every benchmark program shares: its options, what it says, what it counts, and the kill of w4.
+"""Shared parts of the benchmark programs: options, output, counters, and the kill of w4.
 
 A program runs one workload in one process and prints one line, `RESULT {json}`. Workloads:
 
 w1a  1 workflow of 1,000 steps             w2a  200 turns in one session (2 model calls, 1 tool call each)
 w1b  50 workflows of 100 steps             w2b  200 sessions of one turn, 20 at a time
-w3   5,000 workflows waiting for an event  w4   500 workflows of 10 steps, SIGKILL at half, started again
-w5   200 sessions of one turn whose model thinks for 20 ms, sent from outside to workers that run five at a time
+w3   5,000 workflows waiting for an event  w4   500 workflows of 10 steps, SIGKILL at half, restart
+w5   200 sessions of one turn whose model thinks for 20 ms, sent to workers that run five at a time
 w6   200 background runs, one after the other: from the end of each to the session's next turn
 w7   200 occurrences of a trigger, one after the other: from each to the first step of the process it starts
 """
@@ -32,18 +32,18 @@ ANSWER = "the item is as follows: " + "a" * 176
 
 
 def options(*works: str) -> argparse.Namespace:
-    """The command line of a program that knows these workloads."""
+    """Parse the command line of a program with these workloads."""
     parser = argparse.ArgumentParser()
     parser.add_argument("work", choices=works)
-    parser.add_argument("--dir", type=Path, required=True, help="a folder on the disk to measure")
-    parser.add_argument("--url", default="", help="an empty Postgres database to use instead of a file in --dir")
-    parser.add_argument("--mode", default="", help="a variant of the candidate")
+    parser.add_argument("--dir", type=Path, required=True, help="folder on the disk to measure")
+    parser.add_argument("--url", default="", help="empty Postgres database instead of a file in --dir")
+    parser.add_argument("--mode", default="", help="variant of the candidate")
     parser.add_argument("--workflows", type=int)
     parser.add_argument("--steps", type=int)
     parser.add_argument("--turns", type=int, default=200)
     parser.add_argument("--at-once", type=int, default=20)
-    parser.add_argument("--cap", type=float, default=60.0, help="give up after so many seconds")
-    parser.add_argument("--again", action="store_true", help="the process after the kill")
+    parser.add_argument("--cap", type=float, default=60.0, help="time limit in seconds")
+    parser.add_argument("--again", action="store_true", help="run the process after the kill")
     chosen = parser.parse_args()
     workflows, steps = SHAPES.get(chosen.work, (0, 0))
     chosen.workflows = workflows if chosen.workflows is None else chosen.workflows
@@ -53,23 +53,23 @@ def options(*works: str) -> argparse.Namespace:
 
 
 def tell(**numbers: object) -> None:
-    """The one line of a program."""
+    """Print the result line of a program."""
     print("RESULT " + json.dumps(numbers), flush=True)
 
 
 def speed(items: int, seconds: float, cpu_s: float, **more: object) -> dict[str, object]:
-    """How fast it was."""
+    """Return the throughput and CPU time per item."""
     return {"items": items, "per_s": round(items / seconds, 1), "cpu_ms_each": round(cpu_s / items * 1e3, 3), **more}
 
 
 def cpu_s() -> float:
-    """CPU seconds this process has taken."""
+    """Return the CPU seconds of this process."""
     used = os.times()
     return used.user + used.system
 
 
 def rss_mb(pid: int | None = None) -> float:
-    """Memory of a process."""
+    """Return the resident memory of a process."""
     for line in Path(f"/proc/{pid or os.getpid()}/status").read_text().splitlines():
         if line.startswith("VmRSS"):
             return round(int(line.split()[1]) / 1024, 2)
@@ -77,18 +77,18 @@ def rss_mb(pid: int | None = None) -> float:
 
 
 def stored_bytes(folder: Path) -> int:
-    """Everything in a folder."""
+    """Return the size of all files in a folder."""
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
 def share(values: Iterable[float], part: float) -> float:
-    """A percentile, in milliseconds."""
+    """Return a percentile in milliseconds."""
     ordered = sorted(values)
     return round(ordered[min(len(ordered) - 1, int(len(ordered) * part))] * 1e3, 3) if ordered else 0.0
 
 
 class StepLog:
-    """What was really done, outside the store: a line per step, which a SIGKILL cannot take back."""
+    """Record of executed steps outside the store: one line per step, safe from SIGKILL."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "steps.log"
@@ -101,7 +101,7 @@ class StepLog:
         os.write(self._file, f"done {workflow} {note}\n".encode())
 
     def read(self) -> tuple[Counter[str], dict[str, str]]:
-        """How often each step was run, and which workflows are done."""
+        """Return the count of each step, and the finished workflows."""
         lines = [line.split() for line in self.path.read_text().splitlines()]
         steps = Counter(f"{name} {n}" for what, name, n in lines if what == "step")
         return steps, {name: note for what, name, note in lines if what == "done"}
@@ -111,7 +111,7 @@ class StepLog:
 
 
 def kill_and_start_again(start: Callable[[bool], subprocess.Popen[bytes]], chosen: argparse.Namespace) -> None:
-    """Kill the worker after half of all steps, start it again, and tell how long it took until all was done."""
+    """Kill the worker after half of all steps, restart it, and report the time until all workflows are done."""
     log = StepLog(chosen.dir)
     total, deadline = chosen.workflows * chosen.steps, time.perf_counter() + chosen.cap
     worker = start(False)
@@ -145,7 +145,7 @@ def kill_and_start_again(start: Callable[[bool], subprocess.Popen[bytes]], chose
 
 
 def child(chosen: argparse.Namespace, again: bool) -> subprocess.Popen[bytes]:
-    """The same program as the worker of the recovery workload."""
+    """Start this program as the worker of the recovery workload."""
     shape = ["--workflows", str(chosen.workflows), "--steps", str(chosen.steps), "--mode", chosen.mode]
     shape += ["--url", chosen.url] if chosen.url else []
     command = [sys.executable, sys.argv[0], "w4child", "--dir", str(chosen.dir), *shape]

@@ -1,4 +1,4 @@
-"""Perdure on the workloads. Steps are `ctx.step` in a resumable tool; `--mode journal`: on the append path alone.
+"""Perdure on the workloads. Steps are `ctx.step` in a resumable tool; with `--mode journal`, the append path alone.
 
 Besides: `cold` (the first turn of a session that is not in memory, after 50 and after 5,000 turns), `chat` (400 turns
 that hold 0.9 MB), `startup` (`perdure --help` beside importing typer).
@@ -38,9 +38,9 @@ from measure import (
     tell,
 )
 
-from perdure import Agent, OutcomeUnknown, Runtime, ToolContext, Tuning, Work, tool
+from perdure import Agent, OutcomeUnknown, Runtime, RuntimeOptions, ToolContext, WorkerOptions, tool
 from perdure.codec import encode
-from perdure.effects.controller import Care, JournaledController, Local
+from perdure.effects.controller import DispatchPolicy, JournaledController, Local
 from perdure.effects.journal import EffectJournal
 from perdure.ids import Fence, Seq, StreamId, WorkerId
 from perdure.inbox.admit import Admitted, delivery
@@ -48,18 +48,19 @@ from perdure.inbox.items import Wake
 from perdure.models.protocol import ModelEvent, ModelReply, ModelRequest, ProviderCall
 from perdure.models.scripted import ScriptedModel, say
 from perdure.runtime.clock import SystemClock
+from perdure.runtime.internals import core_of
 from perdure.runtime.sessions.session import Session
 from perdure.runtime.worker.owned import OwnedStream
 from perdure.store.sqlite.store import SqliteStore
 from perdure.vocab.effects import DurableStep, EffectKind, Envelope, Invocation, Scope
-from perdure.vocab.messages import Text, ToolResult
+from perdure.vocab.messages import Text, ToolResultPart
 from perdure.vocab.outcomes import DurableStepOutcome, Outcome
 from perdure.vocab.usage import Usage
 
 THINKS_S = 0.02
 WARM = 5_000
 PARKED = "SELECT count(*) FROM streams WHERE parked AND owner IS NULL"
-SPENT = Usage(input=300, output=50, calls=1)  # counting tokens over and over is the simulated model's cost, not ours
+SPENT = Usage(input=300, output=50, calls=1)  # fixed: token counting is a cost of the simulated model
 
 
 def file(chosen: Namespace) -> Path:
@@ -74,12 +75,12 @@ def stored(chosen: Namespace) -> int:
     return 0 if chosen.url else file(chosen).stat().st_size
 
 
-def runtime(chosen: Namespace, agent: Agent, tuning: Tuning | None = None) -> Runtime:
-    return Runtime(address(chosen), agents=[agent], tuning=tuning)
+def runtime(chosen: Namespace, agent: Agent, tuning: RuntimeOptions | None = None) -> Runtime:
+    return Runtime(address(chosen), agents=[agent], options=tuning)
 
 
 class Forgetful(ScriptedModel):
-    """Keeps no list of what it was asked."""
+    """A scripted model that keeps no list of requests."""
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         self.requests.clear()
@@ -88,7 +89,7 @@ class Forgetful(ScriptedModel):
 
 
 class Calling:
-    """A model as the peers have it: at once, in one piece, a call first and then the answer."""
+    """A model like those of the peers: one immediate reply, first a call, then the answer."""
 
     name = "bench"
 
@@ -96,7 +97,7 @@ class Calling:
         self._call = ProviderCall(provider_id="call_0", name=tool, arguments=encode(arguments).decode())
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
-        answered = isinstance(request.messages[-1].parts[-1], ToolResult)
+        answered = isinstance(request.messages[-1].parts[-1], ToolResultPart)
         part = Text(text=ANSWER) if answered else self._call
         yield ModelReply(parts=(part,), finish="stop", usage=SPENT, model=self.name)
 
@@ -123,16 +124,16 @@ async def tool_steps(chosen: Namespace) -> None:
     async with Runtime(address(chosen), agents=agents) as rt:
         await (await rt.session("warm", agent="warm")).ask(ASK)
         sessions = [await rt.session(f"s{k}", agent="a") for k in range(chosen.workflows)]
-        commits, cpu, began = rt.store.counters.commits, cpu_s(), time.perf_counter()
+        commits, cpu, began = core_of(rt).store.counters.commits, cpu_s(), time.perf_counter()
         await asyncio.gather(*(session.ask(ASK) for session in sessions))
         seconds, used = time.perf_counter() - began, cpu_s() - cpu
-        commits = rt.store.counters.commits - commits
+        commits = core_of(rt).store.counters.commits - commits
     items = chosen.workflows * chosen.steps
     tell(**speed(items, seconds, used, commits_each=round(commits / items, 3), stored=stored(chosen)))
 
 
 def _nobody(streams: Collection[StreamId]) -> None:
-    """Nothing is sent to other streams here."""
+    """Deliver nothing: no plan of this workload sends to other streams."""
 
 
 async def journal_steps(chosen: Namespace) -> None:
@@ -154,7 +155,7 @@ async def journal_steps(chosen: Namespace) -> None:
         for n in range(count):
             invocation = Invocation.effect(scope, f"s{n}", EffectKind.DURABLE_STEP, f"{name}:{n}")
             step = Envelope(invocation=invocation, command=DurableStep(step_id=f"s{n}"))
-            await controller.execute(step, Local(EffectKind.DURABLE_STEP, local), Care(effect="once"))
+            await controller.execute(step, Local(EffectKind.DURABLE_STEP, local), DispatchPolicy(effect="once"))
         await owned.durable()
 
     await flow("warm", 20)
@@ -191,9 +192,9 @@ async def turns(chosen: Namespace) -> None:
             session = sessions.get(name) or sessions.setdefault(name, await rt.session(name, agent="a"))
             await session.ask(ASK)
 
-        before = rt.store.counters.commits
+        before = core_of(rt).store.counters.commits
         numbers = await ask(turn, chosen)
-        commits = rt.store.counters.commits - before
+        commits = core_of(rt).store.counters.commits - before
     each = round(commits / (chosen.turns + 1), 2)
     size = {} if chosen.url else {"stored": stored(chosen), "stored_for_turns": stored(chosen) - empty}
     tell(**numbers, commits_each=each, **size)
@@ -216,13 +217,15 @@ async def waiting(chosen: Namespace) -> None:
 
     @tool(effect="resumable")
     async def wait(ctx: ToolContext) -> str:
-        """Wait to be told."""
+        """Wait for an event."""
         nonlocal woken
-        await ctx.event("go")
+        await ctx.wait_for_event("go")
         woken += 1
         return "went"
 
-    async with runtime(chosen, Agent("a", model=Calling("wait"), tools=[wait]), Tuning(patience_s=0.0)) as rt:
+    async with runtime(
+        chosen, Agent("a", model=Calling("wait"), tools=[wait]), RuntimeOptions(idle_timeout_s=0.0)
+    ) as rt:
 
         async def start(names: Iterable[str]) -> None:
             for name in names:
@@ -234,7 +237,7 @@ async def waiting(chosen: Namespace) -> None:
             while await parked(chosen) < count + (WARM if prefix == "s" else 0):
                 await asyncio.sleep(0.2)
 
-        await start_all("warm", WARM)  # until as much was under way at once as ever is, and the caches are full
+        await start_all("warm", WARM)  # warm up to peak concurrency and full caches
         gc.collect()
         before, kept, blocks, began = rss_mb(), kept_mb(), sys.getallocatedblocks(), time.perf_counter()
         await start_all("s", chosen.workflows)
@@ -249,7 +252,7 @@ async def waiting(chosen: Namespace) -> None:
 
         async def wake() -> None:
             for name in names:
-                await rt.existing(name).resolve("go", "yes")
+                await rt.get_session(name).resolve("go", "yes")
 
         began = time.perf_counter()
         await asyncio.gather(*(wake() for _ in range(100)))
@@ -271,14 +274,14 @@ async def waiting(chosen: Namespace) -> None:
 
 
 def kept_mb() -> float:
-    """Memory of this process without what its allocator has free and only keeps to use it again."""
-    with suppress(OSError, AttributeError):  # a C library that has no such call
+    """Return the memory of this process after the allocator has released free memory."""
+    with suppress(OSError, AttributeError):  # this C library has no malloc_trim
         ctypes.CDLL(None).malloc_trim(0)
     return rss_mb()
 
 
 async def parked(chosen: Namespace) -> int:
-    """How many sessions wait in the store, and nowhere else."""
+    """Return the number of parked, unowned sessions in the store."""
     if chosen.url:
         connection = await asyncpg.connect(chosen.url)
         try:
@@ -286,7 +289,7 @@ async def parked(chosen: Namespace) -> int:
         finally:
             await connection.close()
     with sqlite3.connect(file(chosen)) as connection:
-        connection.execute("PRAGMA cache_size = 16")  # this process is being weighed
+        connection.execute("PRAGMA cache_size = 16")  # keep this process's memory small
         [(count,)] = connection.execute(PARKED)
     return count
 
@@ -299,7 +302,7 @@ async def recovering(chosen: Namespace) -> None:
 
     @tool(effect="resumable")
     async def flow(ctx: ToolContext) -> int:
-        """Run steps; a step of unknown outcome is passed over, and told."""
+        """Run steps; skip and count steps of unknown outcome."""
         await gate.wait()
         doubts: list[str] = []
         for n in range(chosen.steps):
@@ -327,7 +330,7 @@ async def recovering(chosen: Namespace) -> None:
 
 
 class Thinking(Calling):
-    """Takes as long as a fast model."""
+    """A model as slow as a fast real one."""
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         await asyncio.sleep(THINKS_S)
@@ -340,7 +343,7 @@ def thinker() -> Agent:
 
 
 async def fleet(chosen: Namespace) -> None:
-    """Turns that others run: from the first input to the last result, with as many workers as there are workflows."""
+    """Measure turns on other workers, from the first input to the last result. `workflows` is the number of workers."""
     async with Runtime(address(chosen), agents=[thinker()], worker=False) as rt:
         workers = [worker(chosen) for _ in range(chosen.workflows)]
         try:
@@ -353,7 +356,7 @@ async def fleet(chosen: Namespace) -> None:
 
 
 async def _asked_of(rt: Runtime, chosen: Namespace) -> dict[str, object]:
-    for k in range(10 * chosen.workflows):  # every worker is awake and has run something
+    for k in range(10 * chosen.workflows):  # warm up every worker
         await (await rt.session(f"warm{k}", agent="a")).ask(ASK)
     cpu, began = cpu_s(), time.perf_counter()
     sent = [await (await rt.session(f"s{k}", agent="a")).send(ASK) for k in range(chosen.turns)]
@@ -368,7 +371,7 @@ def worker(chosen: Namespace) -> subprocess.Popen[bytes]:
 async def work_for_others(chosen: Namespace) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    async with Runtime(address(chosen), agents=[thinker()], worker=Work(concurrency=5)):
+    async with Runtime(address(chosen), agents=[thinker()], worker=WorkerOptions(concurrency=5)):
         await stop.wait()
 
 
@@ -376,7 +379,7 @@ async def work_for_others(chosen: Namespace) -> None:
 
 
 class Noting(Forgetful):
-    """Notes when it is asked."""
+    """A model that records the time of its last request."""
 
     asked = 0.0
 
@@ -386,7 +389,7 @@ class Noting(Forgetful):
 
 
 async def cold(chosen: Namespace) -> None:
-    """From `send` to the model call, in a process that has never seen the session; the model is shown 50 turns."""
+    """Measure from `send` to the model call in a process without the session in memory; the view has 50 turns."""
     counts = (50, 5000)
     took: dict[int, list[float]] = {count: [] for count in counts}
     model = Noting(say("fine", usage=SPENT))

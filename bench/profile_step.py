@@ -1,10 +1,10 @@
-"""What a step costs, by part, in microseconds: samples of the event loop's thread while workflows of steps run (w1b).
+"""Cost of a step by part, in microseconds: samples of the event loop's thread during workload w1b.
 
     python bench/profile_step.py w1b --dir DIR [--workflows 50] [--steps 800] [--url postgresql://…]
 
-A part's number holds what it calls. `waiting` is the event loop with nothing to do, or waiting for the interpreter
-while the writer has it; the writer's own time is told beside it, from the system's count of its thread. On Postgres
-there is no such thread: what the server does is told instead, if it is on this machine.
+The number of a part includes its callees. `waiting` is an idle event loop, or one that waits for the interpreter lock
+while the writer holds it. The writer's CPU time is printed separately, from the system's count of its thread. Postgres
+has no such thread; the server's CPU time is printed instead if it runs on this machine.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ PARTS = {
     "waiting": ("selectors.py", "select"),
     "the step, all of it": ("tools/body.py", "step"),
     "its name and envelope checked": ("tools/body.py", "_reserve _described"),
-    "its input checked": ("tools/given.py", "checked_input"),
+    "its input checked": ("tools/step_arguments.py", "checked_input"),
     "begin: fingerprint, journal, intent": ("effects/controller.py", "begin"),
     "settle: outcome": ("effects/controller.py", "settle"),
     "records encoded and read back": ("commit/plan.py", "of"),
     "handing an append to the writer": ("runtime/worker/owned.py", "flush"),
     "the user's function": ("tools/steps.py", "run"),
-    "its result checked": ("tools/endings.py", "returned"),
+    "its result checked": ("tools/step_outcomes.py", "returned"),
     "answers of the writer, folded": ("store/sqlite/writer.py", "_settle"),
     "a batch, all of it (Postgres)": ("store/postgres/store.py", "_commit_appends"),
     "of it: columns": ("store/postgres/appends.py", "_arguments"),
     "of it: the driver": ("store/postgres/tx.py", "all"),
     "of it: answers, folded": ("store/postgres/store.py", "_answer"),
-    "turns around the steps": ("runtime/worker/serving.py", "_serve"),
+    "turns around the steps": ("runtime/worker/stream_pool.py", "_serve"),
 }
 
 
 class Samples:
-    """Which parts were on the stack, each time we looked."""
+    """The parts found on the stack at each sample."""
 
     def __init__(self) -> None:
         self.taken = 0
         self.within: Counter[str] = Counter()
 
     def take(self, _: int, frame: FrameType | None) -> None:
-        """Look at the stack of the main thread."""
+        """Sample the stack of the main thread."""
         self.taken += 1
         seen: set[str] = set()
         while frame is not None:
@@ -64,7 +64,7 @@ class Samples:
 
 
 def _cpu_of(name: str) -> float:
-    """CPU seconds of a thread of this process."""
+    """Return the CPU seconds of a thread of this process."""
     for thread in threading.enumerate():
         if thread.name == name:
             return int(Path(f"/proc/self/task/{thread.native_id}/schedstat").read_text().split()[0]) / 1e9
@@ -72,13 +72,13 @@ def _cpu_of(name: str) -> float:
 
 
 class Server:
-    """What a Postgres server of this machine has done: CPU seconds of all its processes, and bytes of its log."""
+    """A local Postgres server: CPU seconds of all its processes, and bytes of its log."""
 
     def __init__(self, url: str) -> None:
         self._url = url
 
     def did(self) -> tuple[float, int]:
-        """So far, as asked from a thread of its own: the event loop is busy."""
+        """Return the totals so far, queried from another thread because the event loop is busy."""
         with ThreadPoolExecutor(1) as beside:
             return beside.submit(asyncio.run, self._ask()).result()
 
@@ -96,7 +96,7 @@ def _cpu_of_server(data: Path) -> float:
     master = (data / "postmaster.pid").read_text().split()[0]
     ticks = sum(_ticks(Path("/proc") / master, 4))
     for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it is gone by now
+        with suppress(OSError):  # the process has ended
             if _fields(process)[1] == master:
                 ticks += sum(_ticks(process, 2))
     return ticks / os.sysconf("SC_CLK_TCK")
@@ -107,7 +107,7 @@ def _fields(process: Path) -> list[str]:
 
 
 def _ticks(process: Path, count: int) -> list[int]:
-    """Its own time in user and system mode, and that of its children who are gone."""
+    """Return the user and system time of a process, and of its ended children."""
     return [int(field) for field in _fields(process)[11 : 11 + count]]
 
 
@@ -118,7 +118,7 @@ def main() -> None:
     original = ours.cpu_s
 
     def noting() -> float:
-        """Called when the steps begin and when they have ended: only they are looked at."""
+        """Note the totals. Called at the start and at the end of the steps; sampling runs only between."""
         if server:
             did.append(server.did())
         writer.append(_cpu_of("perdure-writer"))
@@ -132,7 +132,7 @@ def main() -> None:
     asyncio.run(ours.steps(chosen))
     steps = chosen.workflows * chosen.steps
     used_us = (time.process_time() - began) / steps * 1e6
-    print(f"{used_us:.0f} us of CPU a step, of which the writer's thread {(writer[1] - writer[0]) / steps * 1e6:.0f}")
+    print(f"{used_us:.0f} us of CPU per step, of which the writer thread {(writer[1] - writer[0]) / steps * 1e6:.0f}")
     if did:
         (cpu, wal), (later_cpu, later_wal) = did
         wal_each = (later_wal - wal) / steps

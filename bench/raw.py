@@ -1,7 +1,7 @@
-"""The physical limit: the same rows written by bare loops, with nothing around them.
+"""The physical limit: bare loops that write the same rows.
 
-w1a and w1b: one row a step through a writer thread that commits what has queued up (`--mode inline`: without it). w2a
-and w2b: three rows a turn. w3: a row and a future for each waiter. w4: load half of the rows, write the rest.
+w1a and w1b: one row per step through a writer thread with group commit (`--mode inline`: no thread). w2a and w2b: three
+rows per turn. w3: a row and a future for each waiter. w4: load half of the rows, write the rest.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from measure import ANSWER, ARGUMENT, ASK, FOUND, PAYLOAD, cpu_s, options, rss_m
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """A database as durable as ours."""
+    """Open a database with the durability settings of Perdure."""
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
@@ -29,7 +29,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 class Writer:
-    """One thread that commits whatever has queued up."""
+    """A writer thread that commits all queued rows together."""
 
     def __init__(self, path: Path) -> None:
         self.commits = 0
@@ -55,7 +55,7 @@ class Writer:
             while not self._queue.empty():
                 item = self._queue.get()
                 if item is None:
-                    self._queue.put(None)  # the end comes after this batch
+                    self._queue.put(None)  # stop after this batch
                     break
                 batch.append(item)
             self._connection.execute("BEGIN IMMEDIATE")

@@ -1,7 +1,7 @@
-"""The physical limit on Postgres: the same rows written by asyncpg, with nothing around it.
+"""The physical limit on Postgres: bare asyncpg loops that write the same rows.
 
-w1a: one row a commit on one connection. w1b: 50 tasks whose rows go in one statement and one commit. w2a and w2b: three
-rows a turn, the latter in one commit with those of the other sessions.
+w1a: one row per commit on one connection. w1b: 50 tasks whose rows share one statement and one commit. w2a and w2b:
+three rows per turn; in w2b, one commit for the rows of all sessions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Row = tuple[str, int, str]
 
 
 class Writer:
-    """One connection that commits whatever has queued up."""
+    """A connection that commits all queued rows together."""
 
     def __init__(self, connection: asyncpg.Connection) -> None:
         self.commits = 0

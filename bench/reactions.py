@@ -1,8 +1,8 @@
-"""How soon something happens after what it follows.
+"""Latency between an event and the reaction to it.
 
 `w6`: the session's next turn after a background run has ended. `w7`: the first step of a process after an occurrence of
-a trigger was emitted. One after the other, in this process, or with `--workflows N` in N workers of their own. Who acts
-and who reacts may be in different processes: both note when, by a clock that the machine has once.
+a trigger was emitted. One after the other, in this process, or with `--workflows N` in N worker processes. Event and
+reaction may be in different processes; both note the time of the machine's monotonic clock.
 """
 
 from __future__ import annotations
@@ -20,30 +20,22 @@ from pathlib import Path
 from measure import options, share, tell
 from ours import SPENT, address
 
-from perdure import (
-    Agent,
-    ProcessContext,
-    Runtime,
-    ToolContext,
-    ToolExecutionResult,
-    ToolHints,
-    ToolObject,
-    process,
-)
+from perdure import Agent, BaseTool, ProcessContext, Runtime, ToolContext, ToolHints, process
 from perdure.codec import Json
 from perdure.models.protocol import ModelEvent, ModelReply, ModelRequest, ProviderCall
 from perdure.models.scripted import ScriptedModel
 from perdure.runtime.processes.function import ProcessFunction
 from perdure.services.background import BackgroundEventSink, BackgroundOutcome
+from perdure.tools import ToolResult
 from perdure.tools.background import SpawnBackgroundTool
-from perdure.vocab.messages import Text, ToolResult
+from perdure.vocab.messages import Text, ToolResultPart
 
 ASK = "Index it"
 WARM = 10
 
 
 class Moments:
-    """When what happened, a line each, in a file that all processes append to."""
+    """Times of events, one line each, in a file that all processes append to."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "moments"
@@ -53,7 +45,7 @@ class Moments:
         os.write(self._file, f"{what} {name} {time.monotonic_ns()}\n".encode())
 
     def read(self) -> dict[str, dict[str, int]]:
-        """By what happened, and to whom."""
+        """Return the times by event and name."""
         found: dict[str, dict[str, int]] = {}
         for line in self.path.read_text().splitlines():
             what, name, at = line.split()
@@ -61,19 +53,19 @@ class Moments:
         return found
 
 
-class Index(ToolObject):
-    """What runs in the background."""
+class Index(BaseTool):
+    """A tool that runs in the background."""
 
     name = "index"
     description = "Index the library."
-    parameters_schema: Json = {"type": "object"}  # noqa: RUF012 - as every tool has it
+    parameters_schema: Json = {"type": "object"}  # noqa: RUF012 - the form of every tool
     hints = ToolHints(supports_background=True, idempotent=True)
 
     def __init__(self, moments: Moments) -> None:
         self._moments = moments
 
-    async def execute(self, arguments: dict[str, Json]) -> ToolExecutionResult:
-        return ToolExecutionResult.tool_error("This takes long: spawn it in the background.")
+    async def execute(self, arguments: dict[str, Json]) -> ToolResult:
+        return ToolResult.tool_error("This takes long: spawn it in the background.")
 
     async def execute_background(
         self, arguments: dict[str, Json], context: ToolContext[object], sink: BackgroundEventSink
@@ -83,7 +75,7 @@ class Index(ToolObject):
 
 
 class Librarian(ScriptedModel):
-    """Spawns a run when asked, and notes when it hears of the end of one."""
+    """A model that spawns a run when asked, and notes the message of its end."""
 
     def __init__(self, moments: Moments) -> None:
         super().__init__()
@@ -96,7 +88,7 @@ class Librarian(ScriptedModel):
             name = last.text.split()[-1]
             spawn = f'{{"tool": "index", "args": {{"session": "{name}"}}, "title": "{name}"}}'
             part = ProviderCall(provider_id="call_0", name="spawn_background", arguments=spawn)
-        elif not isinstance(last, ToolResult):
+        elif not isinstance(last, ToolResultPart):
             first = request.messages[0].parts[0]
             assert isinstance(first, Text)
             self._moments.note("heard", first.text.split()[-1])
@@ -108,7 +100,7 @@ def librarian(moments: Moments) -> Agent:
 
 
 async def after_a_run(rt: Runtime, moments: Moments, name: str) -> None:
-    """Let a session start a run."""
+    """Start a background run in a session."""
     await (await rt.session(name, agent="a")).ask(f"{ASK} {name}")
 
 
@@ -127,7 +119,7 @@ def receipts(moments: Moments) -> ProcessFunction:
 
 
 async def after_an_occurrence(rt: Runtime, moments: Moments, name: str) -> None:
-    """Say that something happened."""
+    """Emit an occurrence."""
     moments.note("ended", name)
     await rt.triggers.emit("order.paid", {"name": name}, key=name)
 

@@ -1,10 +1,10 @@
-"""Run the workloads in interleaved rounds, each candidate in a process of its own, and report ratios within a round.
+"""Run the workloads in interleaved rounds, each candidate in a separate process, and report ratios within a round.
 
 make bench                                            the bare loops and Perdure
-make bench ARGS="--works w1b,w2a --rounds 5"          some of it
-make bench ARGS="--peers"                             and whoever `bench/make_peers.py` has made
+make bench ARGS="--works w1b,w2a --rounds 5"          two workloads
+make bench ARGS="--peers"                             and the peers that `bench/make_peers.py` installed
 make bench ARGS="--works w3 --workflows 50000 --only perdure"
-make bench ARGS="--store postgres --peers"            on a Postgres of its own, which it starts in --dir
+make bench ARGS="--store postgres --peers"            on a temporary Postgres in --dir
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from report import report
 
 HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "tests"))
-from postgres import Server  # noqa: E402 - the server that the tests start
+from postgres import Server  # noqa: E402 - the server of the tests
 
 HOMES = HERE / "peers" / ".venvs"
 SERVER = HOMES / "node_modules" / "@restatedev" / "restate-server-linux-x64" / "bin" / "restate-server"
@@ -38,7 +38,7 @@ WORKS = ("w1a", "w1b", "w2a", "w2b", "w3", "w4", "cold", "chat", "startup", "w5"
 
 @dataclass(frozen=True)
 class Candidate:
-    """Somebody who can run some of the workloads."""
+    """A program that can run some of the workloads."""
 
     name: str
     script: str
@@ -93,14 +93,16 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--works", default=",".join(WORKS))
-    parser.add_argument("--only", default="", help="candidates whose names contain one of these words")
+    parser.add_argument("--only", default="", help="run candidates whose names contain one of these words")
     parser.add_argument("--peers", action="store_true", help="run the peers too")
-    parser.add_argument("--dir", type=Path, default=HERE, help="a folder on the disk to measure")
-    parser.add_argument("--out", type=Path, default=HERE / "results.jsonl", help="every run, a line each")
+    parser.add_argument("--dir", type=Path, default=HERE, help="folder on the disk to measure")
+    parser.add_argument("--out", type=Path, default=HERE / "results.jsonl", help="file of all runs, one per line")
     parser.add_argument("--cap", type=float, default=60.0)
     parser.add_argument("--workflows", type=int)
     parser.add_argument("--store", choices=("sqlite", "postgres"), default="sqlite")
     chosen = parser.parse_args(arguments)
+    chosen.dir = chosen.dir.absolute()  # the workers run in another folder
+    chosen.out = chosen.out.absolute()
     with _server(chosen) as server:
         runs = _rounds(chosen, server)
     print("\n".join(report(runs)))
@@ -127,7 +129,7 @@ def _rounds(chosen: argparse.Namespace, server: Server | None) -> list[dict[str,
 
 @contextmanager
 def _server(chosen: argparse.Namespace) -> Iterator[Server | None]:
-    """A Postgres with its own defaults, as durable as it comes, on the disk to measure."""
+    """Start a Postgres with default settings on the disk to measure."""
     if chosen.store != "postgres":
         yield None
         return
@@ -159,7 +161,7 @@ def _run(one: Candidate, work: str, chosen: argparse.Namespace, server: Server |
         )
         said = [line.removeprefix("RESULT ") for line in ran.stdout.splitlines() if line.startswith("RESULT ")]
         problem = ran.stderr.strip().splitlines()[-1:]
-        numbers = json.loads(said[-1]) if said else {"error": (problem or ["nothing said"])[0]}
+        numbers = json.loads(said[-1]) if said else {"error": (problem or ["no output"])[0]}
     except subprocess.TimeoutExpired:
         numbers = {"error": "timeout"}
     finally:
@@ -169,7 +171,7 @@ def _run(one: Candidate, work: str, chosen: argparse.Namespace, server: Server |
 
 
 def _busy_s() -> float:
-    """CPU seconds of the whole machine: a run on a busy one says little about time, though its counts stand."""
+    """Return the CPU seconds of the whole machine. Times of a busy machine mean little; counts stay valid."""
     ticks = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
     return (ticks[0] + ticks[1] + ticks[2]) / os.sysconf("SC_CLK_TCK")
 

@@ -1,6 +1,7 @@
-"""Many streams at once on one worker. `w8`: turns (1,000, or `--workflows N`) whose models all write at the same time,
-a piece every 100 ms for five seconds, each watched: how soon a piece is seen after it was written, how much memory a
-stream takes, and how many commits a turn makes.
+"""Many concurrent streams on one worker.
+
+`w8`: turns (1,000, or `--workflows N`) whose models write at the same time, a piece every 100 ms for five seconds, each
+with an observer. Measures the latency of a piece, the memory per stream, and the commits per turn.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from collections.abc import AsyncIterator
 from measure import options, rss_mb, share, tell
 from ours import address
 
-from perdure import Agent, Delta, Fact, Runtime, Session, Work
-from perdure.models.protocol import ModelEvent, ModelReply, ModelRequest, TextDelta
+from perdure import Agent, Runtime, Session, WorkerOptions
+from perdure.events import RecordEvent, TextDelta
+from perdure.models.protocol import ModelEvent, ModelReply, ModelRequest, TextPiece
+from perdure.runtime.internals import core_of
 from perdure.vocab.messages import Text
 from perdure.vocab.records import TurnEnded
 from perdure.vocab.usage import Usage
@@ -24,7 +27,7 @@ EVERY_S = 0.1
 
 
 class Writer:
-    """Says what time it is, again and again: once so many are asked, all together."""
+    """A model that writes the time again and again, once enough requests have arrived."""
 
     name = "writer"
 
@@ -41,17 +44,17 @@ class Writer:
         for _ in range(PIECES):
             await asyncio.sleep(EVERY_S)
             said.append(f"{time.monotonic_ns()} ")
-            yield TextDelta(said[-1])
+            yield TextPiece(said[-1])
         yield ModelReply(parts=(Text(text="".join(said)),), finish="stop", usage=Usage(), model="writer")
 
 
 async def watched(session: Session, late_s: list[float]) -> None:
     async for event in session.events():
         match event:
-            case Delta(text=text):
+            case TextDelta(text=text):
                 seen = time.monotonic_ns()
                 late_s.extend((seen - int(written)) / 1e9 for written in text.split())
-            case Fact(record=TurnEnded()):
+            case RecordEvent(record=TurnEnded()):
                 return
             case _:
                 pass
@@ -62,10 +65,10 @@ async def w8(chosen: Namespace) -> None:
     late_s: list[float] = []
     writer = Writer()
     agent = Agent("a", model=writer)
-    async with Runtime(address(chosen), agents=[agent], worker=Work(concurrency=count)) as rt:
+    async with Runtime(address(chosen), agents=[agent], worker=WorkerOptions(concurrency=count)) as rt:
         sessions = [await rt.session(f"s{n}", agent="a") for n in range(count)]
         await sessions[0].ask("warm")
-        before, plans = rss_mb(), rt.store.counters.plans
+        before, plans = rss_mb(), core_of(rt).store.counters.plans
         writer.missing = count - 1
         writer.all_there.clear()
         watching = [asyncio.create_task(watched(session, late_s)) for session in sessions[1:]]
@@ -76,7 +79,7 @@ async def w8(chosen: Namespace) -> None:
         during = rss_mb()
         await asyncio.gather(*watching)
         seconds = time.monotonic() - began
-        plans = rt.store.counters.plans - plans
+        plans = core_of(rt).store.counters.plans - plans
     tell(
         streams=count - 1,
         pieces=len(late_s),

@@ -1,14 +1,15 @@
-"""A pytest plugin that makes every store slow at random, as a loaded machine does: no test may notice.
+"""A pytest plugin that delays every store at random, like a loaded machine. No test may depend on the timing.
 
     python -m pytest -p dev.jitter --jitter 7 tests/scenarios
 
-Every call of a store waits before and after the work is done: mostly not at all, sometimes some milliseconds, rarely
-a fifth of a second. What is promised about a store still holds: appends are submitted at the call and end in their
-order, a caller that is cancelled cancels no write, and closing waits for what was asked for. Tests that count what a
-store is asked, or in which order, are not for it: `tests/scenarios/test_kit_sweep.py` names every write of a run, and
-`tests/unit/observe/test_follow.py` counts rounds of the event loop. With `--jitter-threads`,
-what threads tell an event loop arrives late too, in its order. The same seed draws the same numbers for a test; who
-draws them first is up to the machine.
+Every store call waits before and after its work: mostly not at all, sometimes some milliseconds, rarely a fifth of a
+second. The guarantees of a store still hold. Appends are submitted at the call and end in their order. A cancelled
+caller cancels no write, and closing waits for pending calls.
+
+The plugin does not suit tests that count store calls or their order: `tests/scenarios/test_kit_sweep.py` names every
+write of a run, and `tests/unit/observe/test_follow.py` counts rounds of the event loop. With `--jitter-threads`,
+callbacks from threads arrive late too, in order. The same seed draws the same numbers for a test; the machine decides
+which call draws first.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ SHORT_S, LONG_S = (0.001, 0.03), 0.2
 Call = Callable[..., Coroutine[Any, Any, Any]]
 
 _draw = random.Random(0)
-_sleep = asyncio.sleep  # tests may replace the one of the module
+_sleep = asyncio.sleep  # tests may replace `asyncio.sleep`
 
 
 def delay_s() -> float:
-    """How long to wait this time."""
+    """Return the next delay."""
     drawn = _draw.random()
     if drawn < RARELY:
         return LONG_S
@@ -49,30 +50,30 @@ def delay_s() -> float:
 
 
 async def pause() -> None:
-    """Wait, or not."""
+    """Wait for a random time, often zero."""
     if seconds := delay_s():
         await _sleep(seconds)
 
 
 class Under:
-    """What of one store is under way, and when the latest append of each stream ends."""
+    """The pending calls of one store, and the end time of the latest append of each stream."""
 
     def __init__(self) -> None:
         self.work: set[asyncio.Future[Any]] = set()
         self.ends: dict[str, float] = {}
 
     def add(self, work: asyncio.Future[Any]) -> None:
-        """Closing waits for it, whoever has asked for it."""
+        """Register a pending call; closing waits for it."""
         self.work.add(work)
         work.add_done_callback(self._ended)
 
     def _ended(self, work: asyncio.Future[Any]) -> None:
         self.work.discard(work)
         if not work.cancelled():
-            work.exception()  # who asked may be gone
+            work.exception()  # the caller may be gone
 
     async def finished(self) -> None:
-        """Nothing is under way on this event loop any more: what was asked for on one that is gone, never ends."""
+        """Wait for all pending calls of this event loop. Calls of a stopped loop never end."""
         loop = asyncio.get_running_loop()
         while here := [work for work in self.work if work.get_loop() is loop]:
             await asyncio.wait(here)
@@ -82,7 +83,7 @@ _under: WeakKeyDictionary[object, Under] = WeakKeyDictionary()
 
 
 def slowed(call: Call) -> Call:
-    """The same call, which takes its time. As with a store, a caller that is cancelled cancels nothing."""
+    """Return a delayed version of a call. Like in a store, a cancelled caller cancels nothing."""
 
     @functools.wraps(call)
     async def slow(self: object, *args: Any, **kwargs: Any) -> Any:
@@ -101,7 +102,7 @@ def slowed(call: Call) -> Call:
 
 
 def slowed_close(close: Call) -> Call:
-    """Closing, after everything else."""
+    """Return a version of `close` that waits for all pending calls."""
 
     @functools.wraps(close)
     async def slow(self: object) -> None:
@@ -112,7 +113,7 @@ def slowed_close(close: Call) -> Call:
 
 
 def slowed_append(append: Callable[[Any, Plan], Awaitable[Receipt]]) -> Callable[[Any, Plan], Awaitable[Receipt]]:
-    """Submitted at the call; whoever awaits it hears of it late, and of those of one stream in their order."""
+    """Return a delayed `append`: submitted at the call, results late and in order per stream."""
 
     @functools.wraps(append)
     def slow(self: object, plan: Plan) -> Awaitable[Receipt]:
@@ -143,7 +144,7 @@ def slowed_append(append: Callable[[Any, Plan], Awaitable[Receipt]]) -> Callable
 
 
 def slow_stores() -> None:
-    """Replace what every store does."""
+    """Delay every call of every store."""
     for kind in (MemoryStore, SqliteStore, PostgresStore, MemoryChannel, SqliteChannel, PostgresChannel):
         for name, call in list(vars(kind).items()):
             if name == "close" and inspect.iscoroutinefunction(call):
@@ -155,7 +156,7 @@ def slow_stores() -> None:
 
 
 def slow_threads() -> None:
-    """What a thread tells an event loop arrives late, in its order."""
+    """Delay callbacks from threads to an event loop, in order."""
     at_once = asyncio.BaseEventLoop.call_soon_threadsafe
     latest: WeakKeyDictionary[asyncio.BaseEventLoop, float] = WeakKeyDictionary()
 
@@ -171,14 +172,14 @@ def slow_threads() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The seed turns it on."""
+    """Add the options; the seed turns the plugin on."""
     group = parser.getgroup("jitter")
     group.addoption("--jitter", metavar="SEED", default="", help="make every store slow at random")
-    group.addoption("--jitter-threads", action="store_true", help="with --jitter: what threads tell is late too")
+    group.addoption("--jitter-threads", action="store_true", help="with --jitter: delay callbacks from threads too")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Slow from the start: a test may open its store in a fixture."""
+    """Delay the stores from the start: a test may open its store in a fixture."""
     if config.getoption("--jitter"):
         slow_stores()
         if config.getoption("--jitter-threads"):
@@ -187,5 +188,5 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Every test has numbers of its own, whatever ran before it."""
+    """Seed the random numbers per test, independent of earlier tests."""
     _draw.seed(f"{item.config.getoption('--jitter')} {item.nodeid}")

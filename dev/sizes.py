@@ -1,4 +1,4 @@
-"""Print the ten longest functions and files, so that a reviewer can ask of each: is this one idea?"""
+"""Print the ten longest functions and files, as a hint for review: is each of them one idea?"""
 
 import ast
 import sys
@@ -19,7 +19,7 @@ class Function:
 
 
 def functions(tree: ast.AST, where: str, prefix: str = "") -> Iterator[Function]:
-    """Every function below `tree`, under its dotted name; a nested one counts for itself and for its parent."""
+    """Yield every function below `tree` under its dotted name. A nested one counts for itself and for its parent."""
     for node in ast.iter_child_nodes(tree):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield from functions(node, where, prefix)

@@ -1,4 +1,4 @@
-"""Fail if a file to be committed names a path of this machine or a package registry. There is no list of exceptions."""
+"""Fail if a file to be committed names a path of this machine or a package registry. No exceptions."""
 
 import os
 import re
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# Folders that every machine has: naming them says nothing about this one.
+# Folders that every machine has.
 COMMON = {Path(name) for name in ("/", "/tmp", "/var/tmp", "/home", "/opt", "/srv", "/usr", "/usr/src", "/mnt")}
 REGISTRY = re.compile(
     rb"https?://[^\s\"'<>]*(?:pypi|pythonhosted|npmjs|registry)[^\s\"'<>]*"
@@ -18,15 +18,15 @@ REGISTRY = re.compile(
 
 
 def machine_paths(root: Path, home: str) -> list[Path]:
-    """The repository, the folder it is in and the home folder, as written and as resolved."""
+    """Return the repository, its parent folder and the home folder, as written and as resolved."""
     named = [root, root.parent, Path(home)]
     return sorted({p for path in named for p in (path, path.resolve()) if p.is_absolute() and p not in COMMON})
 
 
 def findings(content: bytes, paths: list[Path]) -> Iterator[tuple[int, str]]:
-    """The line and the text of everything in `content` that must not be there."""
+    """Yield the line and the text of each forbidden path or address in `content`."""
     names = b"|".join(re.escape(os.fsencode(path)) for path in sorted(paths, key=lambda p: -len(str(p))))
-    # A whole path only: the folder `/a` is found in `/a/b`, and neither in `/ab` nor in `docs/a`.
+    # Whole paths only: the folder `/a` matches in `/a/b`, but not in `/ab` or `docs/a`.
     machine = re.compile(rb"(?<![\w.-])(?:" + names + rb")(?![\w-])[^\s\"'<>:,;)\]}]*") if paths else None
     for pattern in filter(None, (machine, REGISTRY)):
         for match in pattern.finditer(content):
@@ -34,7 +34,7 @@ def findings(content: bytes, paths: list[Path]) -> Iterator[tuple[int, str]]:
 
 
 def candidates(root: Path) -> list[Path]:
-    """Files that are tracked, or would be by `git add .`."""
+    """Return the files that are tracked, or would be by `git add .`."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=root, check=True, capture_output=True).stdout
     return sorted({root / os.fsdecode(name) for name in listed.split(b"\0") if name})

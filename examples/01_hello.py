@@ -1,7 +1,7 @@
 """Shows: an agent, a session that remembers, and a store that survives the process. No key, no network.
 
 Run:     python examples/01_hello.py
-See:     two answers, then the same session again after the runtime was closed and reopened: it knows what was said.
+See:     two answers, then the same session in a new runtime, with its history.
 Also:    cd examples && perdure run 01_hello:agent "what time is it?"
 """
 
@@ -25,12 +25,12 @@ async def main(folder: Path) -> None:
         sent = await session.send("Remember me.", key="webhook-991")
         again = await session.send("Remember me.", key="webhook-991")
         print("2 ", (await sent.result()).text)
-        print("   sent twice, answered once:", again.turn == sent.turn)
+        print("   sent twice, answered once:", again.turn_id == sent.turn_id)
 
-    # Another process, another day: the store is all that is needed.
+    # Another process, another day: only the store is needed.
     async with Runtime(store, agents=[agent]) as rt:
         session = await rt.session("visitor-1")
-        history = await session.history()
+        history = await session.messages()
         print("3  after a restart the session has", len(history), "messages:", [message.role for message in history])
 
 

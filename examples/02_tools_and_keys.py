@@ -1,8 +1,8 @@
-"""Shows: what a tool promises (`pure`, `once`), the idempotency key it is given, and the probe that settles a doubt.
+"""Shows: effect classes (`pure`, `once`), the idempotency key of a call, and the probe that settles a doubt.
 
 Run:     python examples/02_tools_and_keys.py
-See:     a booking that is charged, then one whose line goes dead after the money moved: the tool is not run again, the
-         bank is asked by key, and has exactly one charge per booking.
+See:     a charged booking, then one whose connection fails after the charge. The tool is not run again; the probe asks
+         the bank by key. The bank has exactly one charge per booking.
 """
 
 import asyncio
@@ -11,23 +11,23 @@ from pathlib import Path
 
 from perdure import Agent, DidNotHappen, Happened, OutcomeUnknown, Runtime, ToolContext, tool
 
-bank: list[str] = []  # an outside system: it notes the key of every charge, and can be asked by key
+bank: list[str] = []  # an external system that stores the key of every charge
 
 
-@tool(effect="pure")  # may run again after a crash: nobody notices
+@tool(effect="pure")  # may run again after a crash, without effect
 def search_flights(city: str) -> list[dict[str, object]]:
     """Search flights to a city."""
     return [{"flight": "TP931", "to": city, "price_cents": 18_900}]
 
 
 def was_charged(ctx: ToolContext) -> Happened | DidNotHappen:
-    """The probe: asked when nobody knows whether a charge took effect."""
+    """Probe an unknown outcome: look up the charge by key."""
     known = ctx.idempotency_key in bank
     print("   probe: the bank is asked by key, and", "has it" if known else "does not have it")
     return Happened(f"rcpt-{bank.index(ctx.idempotency_key) + 1}") if known else DidNotHappen()
 
 
-@tool(effect="once", probe=was_charged)  # never run again blindly: not after a crash, a timeout or a cancel
+@tool(effect="once", probe=was_charged)  # never rerun blindly, not after a crash, timeout or cancel
 def charge_card(ctx: ToolContext, amount_cents: int, description: str) -> str:
     """Charge the customer's card."""
     bank.append(ctx.idempotency_key)  # the same for every attempt and after every restart

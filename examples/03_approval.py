@@ -1,18 +1,18 @@
-"""Shows: a refund that a person must allow before it runs.
+"""Shows: a refund that needs an approval before it runs.
 
 Run:     python examples/03_approval.py
-See:     what is asked, a decision that changes the amount, what ran, and that a second decision is told of the first.
+See:     the request, a decision that changes the amount, the call that ran, and the refusal of a second decision.
 """
 
 import asyncio
 
 from perdure import Agent, Error, Runtime, tool
-from perdure.models.scripted import ScriptedModel, call, say
+from perdure.testing import ScriptedModel, call, say
 
 paid: list[int] = []
 
 
-@tool(approve=lambda a: a.cents > 5_000, approval_timeout="2h")
+@tool(needs_approval=lambda a: a.cents > 5_000, approval_timeout="2h")
 async def refund(order: str, cents: int) -> str:
     """Refund part of an order."""
     paid.append(cents)
@@ -26,7 +26,7 @@ async def main() -> None:
         sent = await session.send("I want my 90 back")
         asked = await anext(rt.approvals.watch())  # in an application: another process, next week
         print(f"1  {asked.what}: {asked.args}, {len(paid)} paid so far")
-        decision = await rt.approvals.approve(asked.id, by="ana", edit={"order": "ord_7", "cents": 4_000})
+        decision = await rt.approvals.approve(asked.id, by="ana", args={"order": "ord_7", "cents": 4_000})
         print(f"2  {decision.verdict} by {decision.by}, with {decision.args}")
         print(f"3  {(await sent.result()).text} paid: {paid}")
         try:

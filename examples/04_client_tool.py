@@ -1,22 +1,22 @@
-"""Shows: a tool that the client runs: its call is an event, the session waits, the result is posted by call id.
+"""Shows: a client-side tool. The call is an event, the session waits, the client posts the result by call id.
 
 Run:     python examples/04_client_tool.py
-See:     the agent asks the browser where its person is; nothing of the turn is in memory meanwhile; a result that does
-         not fit is refused and the call stays open; a better one goes to the model.
+See:     the agent asks the browser for the user's location; the waiting turn uses no memory; a result that violates the
+         schema is refused and the call stays open; a valid one goes to the model.
 """
 
 import asyncio
 import tempfile
 from pathlib import Path
 
-from perdure import Agent, Error, Runtime, Tuning, client_tool
-from perdure.models.scripted import ScriptedModel, call, say
+from perdure import Agent, Error, Runtime, RuntimeOptions, client_tool
+from perdure.testing import ScriptedModel, call, say
 
 where_am_i = client_tool(
     "where_am_i",
-    "Where the person is, as the browser knows it.",
+    "Get the user's location from the browser.",
     {"type": "object", "properties": {"precise": {"type": "boolean"}}},
-    result={"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    result_type={"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
     timeout="10m",
 )
 model = ScriptedModel(call("where_am_i", precise=False), say("Then take a coat.", exact=True))
@@ -24,10 +24,12 @@ agent = Agent("weather", model=model, tools=[where_am_i])
 
 
 async def main(folder: Path) -> None:
-    async with Runtime(f"sqlite:///{folder / 'app.db'}", agents=[agent], tuning=Tuning(patience_s=0)) as rt:
+    async with Runtime(
+        f"sqlite:///{folder / 'app.db'}", agents=[agent], options=RuntimeOptions(idle_timeout_s=0)
+    ) as rt:
         session = await rt.session("visitor-1", agent="weather")
         sent = await session.send("Do I need a coat?")
-        while (await session.why()).status != "waiting_for_tool_results":
+        while (await session.why()).status != "waiting":
             await asyncio.sleep(0.01)
         [asked] = await session.pending()  # or the same in an event of session.events()
         print("1  the session waits for", asked.what)

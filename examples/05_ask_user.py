@@ -1,8 +1,8 @@
-"""Shows: `ask_user`: a model asks a person typed questions, and goes on when they answer, a restart later.
+"""Shows: `ask_user`. A model asks a person typed questions and continues with the answers, after a restart.
 
 Run:     python examples/05_ask_user.py
-See:     the question is open, the process ends; another one shows it, refuses an answer that is no option, takes one
-         that is, and carries the turn on. Who answered is recorded.
+See:     the question is open, the process ends. Another process lists the question, refuses an invalid option, accepts
+         a valid one and resumes the turn. The name of the person is recorded.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from perdure import Agent, Error, Runtime, ask_user
-from perdure.models.scripted import ScriptedModel, call, say
+from perdure.testing import ScriptedModel, call, say
 
 QUESTIONS = [
     {"id": "size", "question": "Which size?", "kind": "choice", "options": ["S", "M", "L"], "default": "M"},
@@ -38,7 +38,7 @@ async def main(folder: Path) -> None:
             print("2 ", problem.because)
         await session.answer(asked.id, {"size": "L", "name": "Elsa"}, by="ann", via="shop")
         same = await session.send("I want a shirt", key="order-1")  # the same key: the same input, and its turn
-        print("3 ", (await same.result()).text, "Answered by ann:", "'by': 'ann'" in str(await session.history()))
+        print("3 ", (await same.result()).text, "Answered by ann:", "'by': 'ann'" in str(await session.messages()))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Shows: a call that somebody outside completes: the tool hands out a signed key, and whoever has it answers, once.
+"""Shows: external completion. The tool hands out a signed key; its bearer completes the call, once.
 
 Run:     python examples/06_completion_key.py
-See:     an order is pending while nobody is at work; the warehouse answers from another runtime; a second answer is
-         told the first; a changed key is worth nothing.
+See:     an order is pending without a worker; the warehouse completes it from another runtime; a second resolution
+         returns the first; a forged key is refused.
 Also:    perdure resolve - --ok '{"parcel": 7}' --db app.db < key
 """
 
@@ -10,17 +10,18 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-from perdure import Agent, Error, PendingCompletion, Runtime, ToolContext, Tuning, tool
-from perdure.models.scripted import ScriptedModel, call, say
+from perdure import Agent, Error, Runtime, RuntimeOptions, ToolContext, tool
+from perdure.testing import ScriptedModel, call, say
+from perdure.values import PendingCompletion
 
 mailbox: list[str] = []
 
 
 @tool
 async def order(ctx: ToolContext, item: str) -> PendingCompletion:
-    """Order something; the warehouse tells how it went."""
+    """Order an item; the warehouse reports the result."""
     key = await ctx.completion_key()
-    mailbox.append(key.text)  # the one place where the key itself leaves
+    mailbox.append(key.text)  # the only place that sees the key itself
     return ctx.pending(deadline="2d")
 
 
@@ -30,7 +31,7 @@ agent = Agent("shop", model=model, tools=[order])
 
 async def main(folder: Path) -> None:
     url = f"sqlite:///{folder / 'app.db'}"
-    async with Runtime(url, agents=[agent], tuning=Tuning(patience_s=0)) as rt:
+    async with Runtime(url, agents=[agent], options=RuntimeOptions(idle_timeout_s=0)) as rt:
         session = await rt.session("ann", agent="shop")
         await session.send("Order a lamp", key="order-1")
         while not mailbox or (await session.why()).status != "waiting":

@@ -1,7 +1,7 @@
-"""Shows: steering. What is sent to a running turn reaches its model with the next request, once; or opens the next one.
+"""Shows: steering. An input to a running turn joins its next model request, or else opens the next turn.
 
 Run:     python examples/07_steer.py
-See:     a search that takes a while; a remark that arrives meanwhile; one turn that answers both.
+See:     a slow search; a remark that arrives during it; one turn that answers both.
 """
 
 import asyncio
@@ -35,11 +35,11 @@ async def main() -> None:
         session = await rt.session("trip", agent="travel")
         asked = await session.send("Find flights to Porto")
         await searching.wait()
-        remark = await session.send("Only in the morning", mode="steer", source="web")  # durable when this returns
+        remark = await session.send("Only in the morning", mode="steer", sent_by="web")  # durable when this returns
         go_on.set()
         answer, same = await asked.result(), await remark.result()
         print(answer.text)
-        print("one turn answered both:", answer.turn == same.turn)
+        print("one turn answered both:", answer.turn_id == same.turn_id)
         print("requests to the model:", len(model.requests))
 
 

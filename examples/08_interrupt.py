@@ -1,8 +1,8 @@
-"""Shows: interrupting a turn. It ends as cancelled, and a call that had left is in doubt, never "cancelled".
+"""Shows: interrupting a turn. The turn ends as cancelled; a dispatched call is in doubt, never "cancelled".
 
 Run:     python examples/08_interrupt.py
-See:     a payment that takes too long; a newer input that ends the turn; what the model is told about the payment; and
-         that cancelling after the end is told honestly that completion won.
+See:     a slow payment; a newer input that ends the turn; the model's view of the payment; a cancel after the end,
+         which reports that completion won.
 """
 
 import asyncio
@@ -39,9 +39,9 @@ async def main() -> None:
         print((await stop.result()).text)
         ended = await first.result()
         print("the first turn:", ended.status, ended.reason)
-        told = next(message for message in await session.history() if message.role == "tool").parts[0]
+        told = next(message for message in await session.messages() if message.role == "tool").parts[0]
         print("the model was told:", told.output["code"])
-        print("cancel, afterwards:", await session.cancel(stop.turn))
+        print("cancel, afterwards:", await session.cancel(stop.turn_id))
 
 
 if __name__ == "__main__":

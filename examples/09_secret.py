@@ -1,7 +1,7 @@
-"""Shows: a secret question: a person gives a token that no log, event or prompt ever has; a tool reads it by reference.
+"""Shows: a secret question. The token never enters a log, event or prompt; a tool reads it by reference.
 
 Run:     python examples/09_secret.py
-See:     the model hands a reference to a tool, which reads the value and says too much; no file has it.
+See:     a model passes a reference to a tool, which leaks the value; the output is redacted, and no file has the token.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from perdure import Agent, Runtime, ToolContext, ask_user, tool
 from perdure.models.protocol import ModelEvent, ModelReply, ModelRequest, ProviderCall
-from perdure.models.scripted import ScriptedModel, call, say
+from perdure.testing import ScriptedModel, call, say
 
 QUESTION = {"id": "token", "question": "The token of your account?", "kind": "secret"}
 SCRIPT = ScriptedModel(call("ask_user", questions=[QUESTION]), call("sync", token="$ref"), say("Done.", exact=True))
@@ -27,7 +27,7 @@ async def sync(ctx: ToolContext, token: str) -> str:
 
 
 class Model:
-    """A scripted model that hands on the reference it was told, as a real one does."""
+    """A scripted model that passes on the reference it received, like a real one."""
 
     name = "scripted"
 
@@ -49,7 +49,7 @@ async def main(folder: Path) -> None:
             await asyncio.sleep(0.01)
         await session.answer(asked[0].id, {"token": "tok-4f1b99"}, by="ann")
         print("1 ", (await sent.result()).text)
-        print("2 ", *re.findall("synchronised with .*?characters", str(await session.history())))
+        print("2 ", *re.findall("synchronised with .*?characters", str(await session.messages())))
 
 
 if __name__ == "__main__":

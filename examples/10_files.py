@@ -1,7 +1,7 @@
-"""Shows: the files of a session. An agent begins with a read-only guide, writes a file, and edits what it has read.
+"""Shows: the files of a session. An agent reads a read-only guide, writes a file, and tries an outdated edit.
 
 Run:     python examples/10_files.py
-See:     what the model was told, what the file says in the end, and that the guide cannot be changed.
+See:     the tool results, the final content of the file, and the refused change of the guide.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ import asyncio
 from perdure import Agent, Error, InitialFile, Runtime
 from perdure.testing import ScriptedModel, call, say
 from perdure.tools.files import file_tools
-from perdure.vocab.messages import ToolResult
+from perdure.vocab.messages import ToolResultPart
 
 model = ScriptedModel(
     call("read_file", path="/workspace/guide.md"),
@@ -23,15 +23,17 @@ model = ScriptedModel(
     call("grep_files", pattern="Fly|Book", path_pattern="*.md"),
     say("The plan is written.", exact=True),
 )
-guide = InitialFile("/guide.md", "Write plans to /workspace/trip.\n", is_readonly=True)
-agent = Agent("travel", model=model, tools=file_tools(), files=[guide])
+guide = InitialFile("/guide.md", "Write plans to /workspace/trip.\n", readonly=True)
+agent = Agent("travel", model=model, tools=file_tools(), initial_files=[guide])
 
 
 async def main() -> None:
     async with Runtime("memory://", agents=[agent]) as rt:
         session = await rt.session("trip", agent="travel")
         print(await session.ask("Plan my trip"))
-        told = [part for message in await session.history() for part in message.parts if isinstance(part, ToolResult)]
+        told = [
+            part for message in await session.messages() for part in message.parts if isinstance(part, ToolResultPart)
+        ]
         print("the guide:", told[0].output["content"])
         print("an edit of what it had not read:", told[2].output["code"])
         print("found:", [match["line"] for match in told[3].output["matches"]])

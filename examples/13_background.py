@@ -1,16 +1,17 @@
-"""Shows: work in the background. A model starts a tool, answers, and hears from it when it is over.
+"""Shows: background work. A model starts a tool, answers, and receives a message when the run ends.
 
 Run:     python examples/13_background.py
-See:     the turn ends first; then the run, which leaves a log and a result; then a message in the session.
+See:     the turn ends first; then the run, with a log and a result; then a message in the session.
 """
 
 import asyncio
 
-from perdure import Agent, Runtime, ToolContext, ToolExecutionResult, ToolHints, ToolObject
+from perdure import Agent, BaseTool, Runtime, ToolContext, ToolHints
 from perdure.codec import Json
 from perdure.ids import SessionId
 from perdure.services.background import BackgroundEventSink, BackgroundOutcome
 from perdure.testing import ScriptedModel, call, say
+from perdure.tools import ToolResult
 from perdure.tools.background import SpawnBackgroundTool
 from perdure.vocab.messages import Text
 
@@ -18,16 +19,16 @@ may_end = asyncio.Event()
 ANY: Json = {"type": "object"}
 
 
-class Index(ToolObject):
-    """Takes a while, and may be done twice."""
+class Index(BaseTool):
+    """A slow, idempotent tool."""
 
     name = "index"
     description = "Index the library."
     parameters_schema = ANY
     hints = ToolHints(supports_background=True, idempotent=True)
 
-    async def execute(self, arguments: dict[str, Json]) -> ToolExecutionResult:
-        return ToolExecutionResult.tool_error("This takes long: spawn it in the background.")
+    async def execute(self, arguments: dict[str, Json]) -> ToolResult:
+        return ToolResult.tool_error("This takes long: spawn it in the background.")
 
     async def execute_background(
         self, arguments: dict[str, Json], context: ToolContext[object], sink: BackgroundEventSink
@@ -48,11 +49,10 @@ async def main() -> None:
         print("1 ", await session.ask("Index it"))
         may_end.set()
         (task,) = await rt.tasks.list(SessionId("s"))
-        print("2 ", (await rt.process(task.id).result())["summary"])
-        while len(history := await session.history()) < 6:  # question, call, result, answer; message, answer
+        print("2 ", (await rt.get_process(task.id).result())["summary"])
+        while len(history := await session.messages()) < 6:  # question, call, result, answer; message, answer
             await asyncio.sleep(0.01)
-        told = history[-2].parts[0]
-        print("3 ", told.text.splitlines()[0] if isinstance(told, Text) else told)
+        print("3 ", *(part.text.splitlines()[0] for part in history[-2].parts if isinstance(part, Text)))
 
 
 if __name__ == "__main__":

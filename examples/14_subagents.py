@@ -1,7 +1,7 @@
-"""Shows: agents that ask agents: a tool has something written by another agent, which works in a session of its own.
+"""Shows: sub-agents. A tool asks another agent, which works in a child session.
 
 Run:     python examples/14_subagents.py
-See:     the tool parks while the writer works; its answer comes back as a typed value, and the bill is the parent's.
+See:     the tool parks while the writer works; the answer is a typed value, and its usage counts toward the parent.
 """
 
 import asyncio
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perdure import Agent, Runtime, ToolContext, tool
-from perdure.models.scripted import ScriptedModel, call, give, say
+from perdure.testing import ScriptedModel, call, give, say
 
 
 @dataclass
 class Draft:
-    """What the writer gives."""
+    """The writer's output."""
 
     title: str
     words: int
@@ -23,7 +23,7 @@ class Draft:
 
 @tool(effect="resumable")
 async def publish(ctx: ToolContext, topic: str) -> str:
-    """Have a text written, and publish it."""
+    """Request a text from the writer, and publish it."""
     draft = await ctx.agent("writer").ask(f"Write about {topic}", output=Draft)
     return f"published {draft.title!r}, {draft.words} words"
 
@@ -38,7 +38,7 @@ async def main(folder: Path) -> None:
     async with Runtime(f"sqlite:///{folder / 'app.db'}", agents=[chief, writer]) as rt:
         session = await rt.session("desk", agent="chief")
         print(await session.ask("Publish something about tea"))
-        for info in await rt.sessions():
+        for info in await rt.list_sessions():
             print(f"{info.agent}: {'started by the tool' if info.name != 'desk' else 'asked by us'}")
         print(f"model calls, the writer's included: {(await session.usage()).calls}")
 

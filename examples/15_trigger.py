@@ -1,10 +1,9 @@
-"""An order is paid: two processes want to know. It is said twice, and they are started once.
+"""Shows: triggers. Two processes subscribe to a paid order; a repeated emit starts them once.
 
     python examples/15_trigger.py
 
-Shows: subscriptions with and without arguments of their own, an occurrence under a key, a tool that says that something
-happened and says it once although it is tried twice, and what became of each who wanted to know.
-See: docs/triggers.md.
+See: subscriptions with and without arguments, an occurrence under a key, a tool that emits once across two attempts,
+and the deliveries of an occurrence. See docs/guides/triggers.md.
 """
 
 import asyncio
@@ -12,24 +11,24 @@ import tempfile
 from pathlib import Path
 
 from perdure import Agent, ProcessContext, Runtime, ToolContext, ToolError, process, tool
-from perdure.models.scripted import ScriptedModel, call, say
+from perdure.testing import ScriptedModel, call, say
 
 
 @process
 async def receipt(ctx: ProcessContext, order: dict[str, int]) -> str:
-    """Write a receipt for what was paid."""
+    """Write a receipt for a payment."""
     return f"receipt for order {order['id']}"
 
 
 @process
 async def recount(ctx: ProcessContext, shelf: str) -> str:
-    """Count what is left, whatever was paid."""
+    """Recount a shelf after any payment."""
     return f"recounted shelf {shelf}"
 
 
 @tool(effect="idempotent", retries=1)
 async def take_payment(ctx: ToolContext) -> str:
-    """Take a payment, and tell whoever wants to know."""
+    """Take a payment and emit it."""
     await ctx.triggers.emit("order.paid", {"id": 8})
     if ctx.attempt == 1:
         raise ToolError("the line is bad", retry_safe=True)
@@ -37,7 +36,7 @@ async def take_payment(ctx: ToolContext) -> str:
 
 
 async def main(folder: Path) -> None:
-    """Subscribe, say it twice, look; then let a tool say it."""
+    """Subscribe, emit twice, read the deliveries; then emit from a tool."""
     agent = Agent("till", model=ScriptedModel(call("take_payment"), say("Paid.", exact=True)), tools=[take_payment])
     async with Runtime(f"sqlite:///{folder / 'shop.db'}", agents=[agent], processes=[receipt, recount]) as rt:
         await rt.triggers.subscribe("order.paid", receipt, key="receipts")
@@ -45,7 +44,7 @@ async def main(folder: Path) -> None:
         paid = await rt.triggers.emit("order.paid", {"id": 7}, key="payment-7")
         print("1 ", [await one.result(timeout=30) for one in await paid.processes(timeout=30)])
         again = await rt.triggers.emit("order.paid", {"id": 7}, key="payment-7")
-        print("2 ", "the same again:", again.duplicate, [one.subscription for one in await again.deliveries()])
+        print("2 ", "the same again:", again.is_duplicate, [one.subscription for one in await again.deliveries()])
         await shelf.disable(expected_revision=1)
         print("3 ", await (await rt.session("s", agent="till")).ask("Take it."))
         while (await rt.triggers.source("order.paid")).state.occurrences < 2:

@@ -1,12 +1,13 @@
-"""Shows: pausing a session. What is under way goes on to its end, nothing follows it, and nothing is lost.
+"""Shows: pausing a session. Running calls finish, nothing new starts, and nothing is lost.
 
 Run:     python examples/16_pause.py
-See:     a payment that runs while somebody pauses; an input that is kept meanwhile; both answered after resuming.
+See:     a payment that runs during the pause; an input that is kept; both answered after the resume.
 """
 
 import asyncio
 
-from perdure import Agent, Fact, Runtime, tool
+from perdure import Agent, Runtime, tool
+from perdure.events import RecordEvent
 from perdure.testing import ScriptedModel, call, say
 from perdure.vocab.records import EffectSettled
 
@@ -37,12 +38,17 @@ async def main() -> None:
         first = await session.send("Pay the invoice")
         await paying.wait()
         print("1  paused:", await session.pause(by="maria", reason="look first"))
-        go_on.set()  # the payment is not stopped: it goes on to its end
+        go_on.set()  # the running payment finishes
         second = await session.send("And the next?")
         async for event in session.events():
-            if isinstance(event, Fact) and isinstance(event.record, EffectSettled) and event.record.id == "c1.0.1":
+            if (
+                isinstance(event, RecordEvent)
+                and isinstance(event.record, EffectSettled)
+                and event.record.id == "c1.0.1"
+            ):
                 break
-        print(f"2  paid {paid}, {len(await session.queue())} input waits, {len(model.requests)} request to the model")
+        queued = len(await session.queued_inputs())
+        print(f"2  paid {paid}, {queued} input waits, {len(model.requests)} request to the model")
         await session.resume(by="maria")
         print("3 ", (await first.result()).text, (await second.result()).text)
 

@@ -1,7 +1,7 @@
-"""Shows: an approval that holds for the session. Later calls of that tool are not asked about, until it is revoked.
+"""Shows: a session-wide approval. Later calls of the tool need no decision until it is revoked.
 
 Run:     python examples/17_session_grant.py
-See:     one question for two refunds; who allowed the second one; and a new question after the grant was revoked.
+See:     one request for two refunds; the approver of the second one; a new request after the revocation.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from perdure import Agent, Runtime, tool
 from perdure.testing import ScriptedModel, call, say
 
 
-@tool(approve=True)
+@tool(needs_approval=True)
 async def refund(order: int) -> str:
     """Refund an order."""
     return f"refunded {order}"
@@ -31,7 +31,7 @@ async def main() -> None:
         print("2 ", await session.ask("Refund 2"), f"{len(await rt.approvals.list())} questions wait")
         [grant] = await session.grants()
         print(f"3  {grant.tool} is allowed by {grant.by}")
-        await session.revoke(grant.grant, by="bob")
+        await session.revoke_grant(grant.grant, by="bob")
         third = await session.send("Refund 3")
         asked = await anext(questions)
         await rt.approvals.deny(asked.id, by="bob", reason="that is enough")

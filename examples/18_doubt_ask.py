@@ -1,8 +1,8 @@
-"""Shows: a call whose outcome nobody knows, and a person who says what became of it.
+"""Shows: a call of unknown outcome, settled by a person.
 
 Run:     python examples/18_doubt_ask.py
-See:     a wire whose line goes dead after the money may have moved; the question; the answer that the model is given,
-         and that nobody can say "did not happen" while the process that made the call may still be doing it.
+See:     a wire whose connection fails after the money may have moved; the request; a refused "did not happen" while the
+         calling process may still act; the outcome that the model receives.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ async def main() -> None:
             print("2 ", refused.code.value)
         await rt.approvals.settle(asked.id, "happened", by="ana", value={"receipt": 7})
         print("3 ", (await turn.result()).text)
-        told = next(message for message in await session.history() if message.role == "tool").parts[0]
+        told = next(message for message in await session.messages() if message.role == "tool").parts[0]
         print("4  the model was told", told.output, "and wired", len(sent), "time")
 
 

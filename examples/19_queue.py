@@ -1,8 +1,8 @@
-"""Shows: the queue of a session. Inputs are answered in order, one turn each; what waits can be taken back.
+"""Shows: the queue of a session. Inputs run in order, one turn each; queued inputs can be cancelled.
 
 Run:     python examples/19_queue.py
-See:     three inputs behind a turn that takes a while; why the last one waits; two taken back at once; what the others
-         were answered, and that what was answered cannot be taken back.
+See:     three inputs behind a slow turn; the explanation of the wait; two inputs cancelled at once; the answers of the
+         others; a cancel that comes too late.
 """
 
 import asyncio
@@ -30,8 +30,8 @@ async def main() -> None:
         running = await session.send("search")
         await searching.wait()
         first, second, third = [await session.send(text) for text in ("one", "two", "three")]
-        print(f"1  {len(await session.queue())} wait;", (await session.why()).summary)
-        withdrawn = await session.cancel_input(second, and_behind=True)  # both, or neither
+        print(f"1  {len(await session.queued_inputs())} wait;", (await session.why()).summary)
+        withdrawn = await session.cancel_input(second, include_later=True)  # both, or neither
         print("2 ", withdrawn.outcome, [(await one.result()).reason for one in (second, third)])
         go_on.set()
         print("3 ", (await running.result()).text, (await first.result()).status)

@@ -1,15 +1,15 @@
-"""Shows: a tool that waits for a moment and for an answer, without a process: nothing is running while it does.
+"""Shows: a tool that waits for a time and for an event. No process runs during the wait.
 
 Run:     python examples/21_wait.py
-See:     what is waited for; an answer from a process that is no worker; and a worker that enters the function again,
-         where the step that had finished is not run a second time.
+See:     the pending wait; a resolution from a process without a worker; a worker that re-enters the function, where the
+         finished step is not run again.
 """
 
 import asyncio
 import tempfile
 
-from perdure import Agent, Runtime, ToolContext, Tuning, tool
-from perdure.models.scripted import ScriptedModel, call, say
+from perdure import Agent, Runtime, RuntimeOptions, ToolContext, tool
+from perdure.testing import ScriptedModel, call, say
 
 rendered: list[str] = []
 
@@ -24,7 +24,7 @@ async def publish(ctx: ToolContext, doc: str) -> str:
     """Publish a document once it was reviewed."""
     page = await ctx.step("render", render, doc)
     await ctx.sleep("cool down", "50ms")
-    verdict = await ctx.event("reviewed", timeout="2d")
+    verdict = await ctx.wait_for_event("reviewed", timeout="2d")
     return f"{page}: {verdict}"
 
 
@@ -34,18 +34,23 @@ agent = Agent(
 
 
 async def main(store: str) -> None:
-    async with Runtime(store, agents=[agent], tuning=Tuning(patience_s=0)) as rt:
+    async with Runtime(store, agents=[agent], options=RuntimeOptions(idle_timeout_s=0)) as rt:
         session = await rt.session("issue-7", agent="editor")
-        sent = await session.send("publish it")
+        await session.send("publish it", key="mail-7")
         while [item.kind for item in await session.pending()] != ["event"]:
             await asyncio.sleep(0.01)
     async with Runtime(store, worker=False) as web:  # a webhook, next week
-        waiting = web.existing("issue-7")
+        waiting = web.get_session("issue-7")
         print("1 ", (await waiting.pending())[0].what)
         print("2 ", await waiting.resolve("reviewed", "fine"))
         print("3 ", await waiting.resolve("reviewed", "not so fine"))
     async with Runtime(store, agents=[agent]) as rt:
-        print("4 ", (await rt.existing("issue-7").wait_for(sent.turn)).text, f"rendered {len(rendered)} time")
+        again = await rt.get_session("issue-7").send("publish it", key="mail-7")  # the same input, the same turn
+        print(
+            "4 ",
+            (await again.result()).text,
+            f"rendered {len(rendered)} time",
+        )
 
 
 with tempfile.TemporaryDirectory() as folder:

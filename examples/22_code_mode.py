@@ -1,7 +1,7 @@
-"""Shows: code mode. The model writes a program; its calls are effects, and one of them waits for a person.
+"""Shows: code mode. The model writes a program; its calls are effects, and one of them needs an approval.
 
 Run:     python examples/22_code_mode.py
-See:     three payments by one program, the large one after ana allowed it; and what the program told the model.
+See:     three payments by one program, the large one after ana's approval; the result that the model receives.
 """
 
 import asyncio
@@ -9,18 +9,18 @@ import asyncio
 from perdure import Agent, Runtime, tool
 from perdure.codemode import code_mode
 from perdure.testing import ScriptedModel, call, say
-from perdure.vocab.messages import ToolResult
+from perdure.vocab.messages import ToolResultPart
 
 paid: list[int] = []
 
 
 @tool(effect="pure")
 def invoices() -> list[dict[str, int]]:
-    """The open invoices."""
+    """List the open invoices."""
     return [{"id": 1, "cents": 900}, {"id": 2, "cents": 75_000}, {"id": 3, "cents": 1_200}]
 
 
-@tool(effect="once", approve=lambda args: args.cents > 50_000)
+@tool(effect="once", needs_approval=lambda args: args.cents > 50_000)
 def pay(id: int, cents: int) -> str:
     """Pay an invoice."""
     paid.append(cents)
@@ -45,7 +45,9 @@ async def main() -> None:
             await rt.approvals.approve(question.id, by="ana")
             break
         print("2 ", (await sent.result()).text, paid)
-        [told] = [part.output for one in await session.history() for part in one.parts if isinstance(part, ToolResult)]
+        [told] = [
+            part.output for one in await session.messages() for part in one.parts if isinstance(part, ToolResultPart)
+        ]
         print("3 ", told)
 
 

@@ -1,7 +1,7 @@
-"""Shows: tools of an MCP server. They are `once` unless the application says otherwise, and one waits for a person.
+"""Shows: tools of an MCP server. Each is `once` unless the application configures it; one needs an approval.
 
 Run:     python examples/23_mcp.py
-See:     a server started over stdio, its tools with their classes, and a call of each.
+See:     a server over stdio, its tools with their effect classes, and a call of each.
 """
 
 import asyncio

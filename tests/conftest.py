@@ -1,4 +1,4 @@
-"""What tests of all kinds share: a Postgres server, started when the first test asks for it."""
+"""Fixtures of all tests: a Postgres server, started on first use."""
 
 from __future__ import annotations
 

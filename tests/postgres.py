@@ -68,7 +68,7 @@ class Server:
         pgexec("pg_ctl", (command, "-w", "-D", str(self._data), *options), self._wheel.bin_path, user=user, timeout=20)
 
     def hba(self, *lines: str) -> None:
-        """Rules of access before the ones that trust everybody."""
+        """Access rules placed before the ones that trust all users."""
         path = self._data / "pg_hba.conf"
         path.write_text("\n".join([*lines, path.read_text()]))
         self._control("reload")

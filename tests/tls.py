@@ -21,7 +21,7 @@ _ASKS_FOR_TLS = 80877103
 
 
 def authority(name: str) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
-    """Somebody who signs certificates."""
+    """Make a certificate authority."""
     key = ec.generate_private_key(ec.SECP256R1())
     return key, _signed(name, key, key, name, x509.BasicConstraints(ca=True, path_length=None))
 
@@ -55,7 +55,7 @@ def write_authority(folder: Path, name: str) -> tuple[Path, ec.EllipticCurvePriv
 
 
 def context_for(host: str, folder: Path, signer: ec.EllipticCurvePrivateKey, issuer: str) -> ssl.SSLContext:
-    """What a server of that name shows its clients."""
+    """Return the context of a server of that name."""
     key = ec.generate_private_key(ec.SECP256R1())
     certificate = _signed(host, key, signer, issuer, x509.SubjectAlternativeName([x509.DNSName(host)]))
     path = folder / "server.pem"

@@ -1,4 +1,4 @@
-"""Absurd on Postgres: w1a, w1b. A worker has one connection, so fifty workflows are shared by twenty of them."""
+"""Absurd on Postgres: w1a, w1b. A worker has one connection, so 20 workers share the 50 workflows."""
 
 from __future__ import annotations
 

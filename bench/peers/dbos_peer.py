@@ -1,4 +1,4 @@
-"""DBOS Transact on SQLite, as it comes: w1a, w1b, w3, w4."""
+"""DBOS Transact on SQLite with default settings: w1a, w1b, w3, w4."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LangGraph with its SQLite checkpointer, all workloads. `--mode async` is its default, `sync` its durable way."""
+"""LangGraph with its SQLite checkpointer, all workloads. `--mode async` is its default, `sync` its durable mode."""
 
 from __future__ import annotations
 
@@ -162,9 +162,10 @@ async def waiting() -> None:
 
 
 async def recovering() -> None:
-    """It has no recovery of its own: whoever starts it again invokes every thread that is not done.
+    """Invoke every unfinished thread again. LangGraph has no automatic recovery.
 
-    Asked by `tasks`, because `next` is empty when the kill fell between the writes of a step and its checkpoint.
+    `tasks` tells which threads are unfinished. `next` is empty when the kill fell between the writes of a step and its
+    checkpoint.
     """
     async with saver() as checkpointer:
         graph = flow_graph(checkpointer)

@@ -20,7 +20,7 @@ CHOSEN = options("w2a", "w2b")
 
 
 class Scripted(Model):
-    """Calls the tool, then answers."""
+    """A model that calls the tool, then answers."""
 
     replies = 0
 

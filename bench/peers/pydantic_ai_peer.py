@@ -1,4 +1,4 @@
-"""Pydantic AI: w2a, w2b. `--mode bare` keeps the history in memory, `--mode dbos` makes each turn a DBOS workflow."""
+"""Pydantic AI: w2a, w2b. `--mode bare` keeps the history in memory, `--mode dbos` runs each turn as a DBOS workflow."""
 
 from __future__ import annotations
 

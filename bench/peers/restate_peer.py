@@ -1,4 +1,4 @@
-"""Restate, all workloads: its server (`RESTATE_SERVER` names it) and its Python SDK, on the loopback address."""
+"""Restate, all workloads: its server (path in `RESTATE_SERVER`) and its Python SDK, on the loopback address."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def note(what: str, text: str) -> None:
 
 @sessions.handler()
 async def turn(ctx: restate.ObjectContext, prompt: str) -> str:
-    """The loop as Restate's guides write it: the history is the object's state."""
+    """Run the agent loop of Restate's guides: the history is the object's state."""
     history: list[Any] = await ctx.get("history", type_hint=list) or []
     history.append({"role": "user", "content": prompt})
 
@@ -100,13 +100,13 @@ def serve() -> None:
 
     config = Config()
     config.bind = [f"{HOST}:{SERVICE}"]
-    config.h2_max_concurrent_streams = config.keep_alive_max_requests = 2**31 - 1  # as the SDK's guide advises
+    config.h2_max_concurrent_streams = config.keep_alive_max_requests = 2**31 - 1  # recommended by the SDK's guide
     config.keep_alive_timeout = 2**31 - 1
     config.loglevel = "ERROR"
     asyncio.run(hypercorn(restate.app([flows, waits, sessions]), config))
 
 
-# --- its processes
+# --- processes
 
 
 class Engine:
@@ -169,7 +169,7 @@ class Engine:
 
 
 class Client:
-    """Bare HTTP over connections that are kept, so that the client is not what is measured."""
+    """A bare HTTP client with persistent connections, cheap enough not to affect the result."""
 
     def __init__(self) -> None:
         self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
@@ -269,7 +269,7 @@ async def waiting() -> None:
 
 
 async def recovering() -> None:
-    """Only the service is killed; the server keeps the journal."""
+    """Kill only the service; the server keeps the journal."""
     engine, log = Engine("logged"), StepLog(CHOSEN.dir)
     asked = [{"name": f"f{k}", "count": CHOSEN.steps, "cap": 3600} for k in range(CHOSEN.workflows)]
     await post_all(("/flows/run/send", body) for body in asked)

@@ -1,8 +1,8 @@
-"""Mutation proof: break the code on purpose, one way at a time, and see the test that guards it go red.
+"""Mutation tests: break the code on purpose, one fault at a time, and expect the guarding test to fail.
 
-A mutant that survives is a missing law. To add one, put a `Mutant` into the file of `areas/` that its subject belongs
-to, or into a new one (all are read): what is wrong then, in a sentence; the source file; a text of it, and what it
-becomes; the narrowest test that must turn red. `make mutants ARGS="a part of its name"` runs it.
+A mutant that survives is a missing law. Add a `Mutant` to the file of `areas/` for its subject, or to a new one (all
+are read). The fields are the fault in a sentence, the source file, a text of it, the replacement, and the narrowest
+test that must fail. `make mutants ARGS="a part of its name"` runs it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`make mutants`: run all of them, a few at a time; some, by a part of their name; or a commit's share of them."""
+"""`make mutants`: run all mutants, those with a part of a name, or those of the checked-out change."""
 
 from __future__ import annotations
 
@@ -9,21 +9,19 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 
-from dev.mutants import MUTANTS
+from dev.mutants import MUTANTS, choice
 from dev.mutants.bench import Bench
 from dev.mutants.mutant import Mutant
 
-AT_ONCE = 4  # one in ten hangs until it is given up
-SHARES = 2
+AT_ONCE = 4  # one in ten hangs until its timeout
 VERDICTS = ("killed", "SURVIVED", "BROKEN", "STALE")
 
 
 @dataclass(frozen=True)
 class Tried:
-    """A mutant, and what became of it."""
+    """A mutant with its verdict."""
 
     mutant: Mutant
     verdict: str
@@ -32,14 +30,14 @@ class Tried:
 
 
 def main() -> int:
-    """Try the chosen mutants; the number that were not killed is the exit code."""
+    """Run the chosen mutants. The exit code is the number of mutants not killed."""
     asked = argparse.ArgumentParser(prog="make mutants")
-    asked.add_argument("words", nargs="*", help="only those whose name contains this")
-    asked.add_argument("--share-of", metavar="COMMIT", help=f"only the one in {SHARES} that this commit runs")
+    asked.add_argument("words", nargs="*", help="run only mutants whose name contains this")
+    asked.add_argument("--of-change", action="store_true", help="run only mutants that the change affects, and a tenth")
     options = asked.parse_args()
     chosen = [mutant for mutant in MUTANTS if " ".join(options.words) in mutant.name]
-    if options.share_of:
-        chosen = [mutant for mutant in chosen if share(mutant.name) == share(options.share_of)]
+    if options.of_change:
+        chosen = choice.of_change(chosen)
     survivors = 0
     for tried in try_all(chosen):
         if tried.verdict == "BROKEN":
@@ -50,13 +48,8 @@ def main() -> int:
     return min(survivors, 99) if chosen else 1
 
 
-def share(text: str) -> int:
-    """Which of the shares a mutant or a commit has."""
-    return int(sha256(text.encode()).hexdigest(), 16) % SHARES
-
-
 def try_all(mutants: Sequence[Mutant]) -> Iterator[Tried]:
-    """Try them, as many at a time as there are benches, each in a process of its own."""
+    """Run mutants, one per bench at a time, each in a separate process."""
     with tempfile.TemporaryDirectory(prefix="perdure-mutants-") as folder:
         idle = [Bench(Path(folder, str(n))) for n in range(AT_ONCE)]
         busy: dict[int, tuple[Bench, Mutant, Path, float]] = {}

@@ -1,4 +1,4 @@
-"""Run a command and end everything that it started: a broken supervisor outlives the test that started it."""
+"""A command runner that ends every process the command started, because a broken supervisor outlives its test."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ _SUBREAPER = 36
 
 
 def run_alone(command: list[str], *, folder: Path, env: Mapping[str, str], output: Path, timeout_s: float) -> int:
-    """Its exit code, or `TIMED_OUT`. To be called in a process of its own: whatever is left under it is killed."""
-    if sys.platform == "linux":  # orphans become children of this process, even those with a session of their own
+    """Run a command and return its exit code, or `TIMED_OUT`. Kills all remaining children, so call it in its own
+    process.
+    """
+    if sys.platform == "linux":  # adopt orphans, even those in other sessions
         ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
     with output.open("wb") as told:
         started = subprocess.Popen(command, cwd=folder, env=env, stdout=told, stderr=told, start_new_session=True)
@@ -32,7 +34,7 @@ def run_alone(command: list[str], *, folder: Path, env: Mapping[str, str], outpu
 
 
 def _end_the_rest() -> None:
-    """Kill the children that are left, and theirs, which become ours by that."""
+    """Kill the remaining children, and the orphans that this process adopts by that."""
     while left := _children():
         for child in left:
             with suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""A copy of the tree in which one mutant after another is tried: compiled once, and nothing else is ever broken."""
+"""A copy of the tree for running mutants, one after the other. Compiled once."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from dev.mutants.mutant import ROOT, Mutant
 TIMEOUT_S = 90
 COPIED = ("src", "tests", "dev", "pyproject.toml")
 PLUGINS = ("pytest_asyncio.plugin", "pytest_timeout", "anyio.pytest_plugin", "perdure.testing.plugin")
-"""What the tests need. All that are installed would take as long to load as everything else that a start does."""
+"""The plugins that the tests need. Loading all installed ones would double the start time."""
 
 
 class Bench:
-    """One copy."""
+    """One copy of the tree."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -30,7 +30,7 @@ class Bench:
                 shutil.copy(source, folder / name)
 
     def judge(self, mutant: Mutant, output: Path) -> str:
-        """Break the sources, run the test, and mend them: killed, SURVIVED, or that there is nothing to be seen."""
+        """Apply a mutant, run its test, restore the sources, and return the verdict."""
         whole = {part.file: (self._sources / part.file).read_text() for part in mutant.parts}
         try:
             for part in mutant.parts:
@@ -48,7 +48,7 @@ class Bench:
         path.write_text(text)
         for compiled in path.parent.glob(
             f"__pycache__/{path.stem}.*"
-        ):  # of the same second and size, it would pass for this
+        ):  # a file of equal second and size would pass for this one
             compiled.unlink()
 
     def _verdict(self, mutant: Mutant, output: Path) -> str:
@@ -62,6 +62,6 @@ class Bench:
         code = run_alone(
             [*command, *mutant.arguments], folder=self._folder, env=environment, output=output, timeout_s=TIMEOUT_S
         )
-        if code in (1, TIMED_OUT):  # it hangs, which no test would let pass
+        if code in (1, TIMED_OUT):  # a hanging test fails too
             return "killed"
         return "SURVIVED" if code == 0 else "BROKEN"

@@ -1,4 +1,4 @@
-"""One way to break a promise."""
+"""The definition of a mutant: one fault and the test that must fail."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Mutant:
-    """What is replaced where, and the test that must notice: a path, and as with pytest `::name` or `-k 'words'`."""
+    """A replacement in a source file, and the test that must fail: a path, with `::name` or `-k 'words'`."""
 
     name: str
     file: str
@@ -19,17 +19,17 @@ class Mutant:
     after: str
     test: str
     also: Mutant | None = None
-    """A promise that is kept twice must be broken twice."""
+    """A second fault, for a guarantee that is enforced twice."""
 
     @property
     def parts(self) -> Iterator[Mutant]:
-        """Everything that is replaced."""
+        """This fault and all `also` faults."""
         yield self
         if self.also is not None:
             yield from self.also.parts
 
     @property
     def arguments(self) -> list[str]:
-        """The test, as pytest is told it."""
+        """The test as arguments of pytest."""
         path, _, expression = self.test.partition(" -k ")
         return [path, "-k", expression.strip("'")] if expression else [path]

@@ -1,4 +1,4 @@
-"""A refund desk: an agent with a tool that moves money. `test_shop.py` beside it crashes it everywhere.
+"""A refund desk: an agent with a tool that moves money. `test_shop.py` crashes it at every boundary.
 
 Run:     pytest examples/shop
 """
@@ -11,25 +11,25 @@ ORDERS = {"7": 1_250, "8": 300}
 
 
 class Bank(Protocol):
-    """The outside system that really moves the money."""
+    """The external system that moves the money."""
 
     def refund(self, order: str, cents: int, *, key: str) -> str:
         """Refund, and return a receipt."""
         ...
 
     def find(self, key: str) -> str | None:
-        """The receipt of the refund made under this key."""
+        """Return the receipt of the refund under this key, or None."""
         ...
 
 
-@tool(effect="pure")  # may run again after a crash: nobody notices
+@tool(effect="pure")  # may run again after a crash, without effect
 def look_up(order: str) -> dict[str, object]:
-    """Look up what was paid for an order."""
+    """Look up the amount paid for an order."""
     return {"order": order, "paid_cents": ORDERS.get(order, 0)}
 
 
 def was_refunded(ctx: ToolContext[Bank]) -> Happened | DidNotHappen:
-    """The probe: asked when nobody knows whether a refund took effect."""
+    """Probe an unknown outcome: look up the refund by key."""
     receipt = ctx.deps.find(ctx.idempotency_key)
     return Happened(receipt) if receipt else DidNotHappen()
 

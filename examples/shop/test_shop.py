@@ -1,4 +1,4 @@
-"""How an application is tested: its answer on every store, then a crash at every boundary of its work.
+"""Tests of the shop: its answer on every store, then a crash at every boundary.
 
 Run:     pytest examples/shop
 """
@@ -9,11 +9,11 @@ import pytest
 from shop import desk
 
 from perdure import Runtime
-from perdure.testing import Crash, ScriptedModel, World, call, every_boundary, say
+from perdure.testing import CrashReport, ScriptedModel, World, call, every_boundary, say
 
 
 class LedgerBank:
-    """The bank of the tests: it notes every refund it is sent, and can be asked by key."""
+    """The bank of the tests: stores every refund in the ledger of the test's world."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -28,7 +28,7 @@ class LedgerBank:
 
 
 def scripted() -> ScriptedModel:
-    """What the model does: look up the order, refund it, say so."""
+    """Return a model that looks up the order, refunds it, and answers."""
     return ScriptedModel(call("look_up", order="7"), call("refund", order="7", cents=1_250), say("Refunded 12.50."))
 
 
@@ -42,22 +42,22 @@ def test_an_order_is_refunded(perdure_runtime, perdure_world) -> None:
     perdure_world.assert_once("refund")
 
 
-# --- the same, with a crash wherever there can be one
+# --- the same, with a crash at every boundary
 
 
 def app(store, world: World) -> Runtime:
-    """How the process starts: here on a store and a world that the kit gives it."""
+    """Start the process on the store and the world that the kit provides."""
     return Runtime(store, agents=[desk(scripted())], deps=LedgerBank(world))
 
 
 async def script(rt: Runtime) -> None:
-    """What the callers do. The key makes it safe to do again, as a webhook is delivered again."""
+    """Call the application. The key makes a repeated call safe, like a redelivered webhook."""
     session = await rt.session("customer-42", agent="desk")
     await session.ask("Refund order 7", key="webhook-991")
 
 
-def refunded_once_and_certainly(crash: Crash) -> None:
-    """Stricter than the kit: with this probe nothing may stay in doubt, and no refund may be missing."""
+def refunded_once_and_certainly(crash: CrashReport) -> None:
+    """Check more than the kit: with this probe no effect stays in doubt and no refund is missing."""
     assert crash.world.count("refund") == 1
     assert not crash.doubts
 

@@ -1,4 +1,4 @@
-"""`python -m perdure` is `perdure`."""
+"""Entry point of `python -m perdure`."""
 
 from perdure.cli import main as perdure
 

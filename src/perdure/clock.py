@@ -1,4 +1,4 @@
-"""Time as an argument: what the rest of Perdure may know about clocks. The real one lives in `runtime`."""
+"""The clock protocol. Time is an argument; the real clock lives in `runtime`."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Two readings and a way to wait. `wall_ms` can jump; `monotonic_ms` cannot."""
+    """A wall clock, a monotonic clock and a sleep. `wall_ms` can jump; `monotonic_ms` cannot."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since the Unix epoch."""
+        """Return milliseconds since the Unix epoch."""
         ...
 
     def monotonic_ms(self) -> int:
-        """Milliseconds on a clock shared by all processes of this boot."""
+        """Return milliseconds of a clock that all processes of this boot share."""
         ...
 
     async def sleep_until(self, wall_ms: int) -> None:
-        """Return once `wall_ms()` has reached the given moment; at once if it has passed."""
+        """Return once `wall_ms()` has reached the given time; at once if it has passed."""
         ...

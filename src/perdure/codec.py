@@ -1,4 +1,4 @@
-"""JSON in and out: the one wire encoding, its canonical form, and the refusal of what JSON cannot carry.
+"""JSON encoding: the wire encoding, its canonical form, and the refusal of values that JSON cannot carry.
 
 Canonical JSON is msgspec's encoding with every object key and struct field sorted. It is frozen by test vectors:
 fingerprints stored years ago must still compare equal.
@@ -24,18 +24,18 @@ T = TypeVar("T")
 _any = msgspec.json.Decoder()
 
 encode = msgspec.json.Encoder().encode
-"""Compact JSON of a value already known to be encodable."""
+"""Encode a value, already known to be encodable, as compact JSON."""
 
 canonical = msgspec.json.Encoder(order="sorted").encode
-"""The one byte string that stands for this value, whatever the order of its keys."""
+"""Encode a value as canonical JSON: equal values give equal bytes, regardless of key order."""
 
 
 SEALED = b"\x00perdure-sealed-1\x00"
-"""How a payload begins that is not stored in the clear."""
+"""Prefix of an encrypted payload."""
 
 
-def sealed(what: str) -> Error:
-    """The refusal of a payload that nobody here can read."""
+def undecodable(what: str) -> Error:
+    """Return the error for an encrypted payload when no codec is configured."""
     return Error(
         Code.CODEC_FAILED,
         f"a stored {what} is encrypted",
@@ -53,15 +53,15 @@ def decode(data: bytes | str, type: type[T] | Any = Any) -> T | Any:
     try:
         return msgspec.json.decode(data, type=type)
     except RecursionError:
-        raise Error(Code.INVALID_JSON, "the JSON text cannot be read", because="it is nested too deeply") from None
+        raise Error(Code.INVALID_JSON, "the JSON text cannot be read", because="the nesting is too deep") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as problem:
         if isinstance(data, bytes) and data.startswith(SEALED):
-            raise sealed("payload") from None
+            raise undecodable("payload") from None
         raise Error(Code.INVALID_JSON, "the JSON text does not have the expected shape", because=str(problem)) from None
 
 
 def check_readable(value: object, *, what: str, code: Code = Code.INVALID_ARGUMENT) -> None:
-    """Refuse a value that could be written, and would not be read again: a field is of another type than it says.
+    """Raise if a value can be encoded but not decoded again, because a field has another type than declared.
 
     Raises:
         Error: with this code; nothing was written.
@@ -69,11 +69,11 @@ def check_readable(value: object, *, what: str, code: Code = Code.INVALID_ARGUME
     try:
         decode(encode(value), type(value))
     except Error as problem:
-        raise Error(code, f"{what} cannot be kept; nothing was written", because=problem.because) from None
+        raise Error(code, f"{what} cannot be stored; nothing was written", because=problem.because) from None
 
 
 def head_of(text: str, limit_bytes: int) -> str:
-    """The longest beginning of a text whose JSON is no longer than the limit."""
+    """Return the longest prefix of a text whose JSON fits in the limit."""
     low, high = 0, min(len(text), limit_bytes)
     if len(encode(text[:high])) <= limit_bytes:
         return text[:high]
@@ -87,27 +87,27 @@ def head_of(text: str, limit_bytes: int) -> str:
 
 
 def digest(value: object) -> str:
-    """sha256 (hex) of the canonical JSON."""
+    """Return the sha256 (hex) of the canonical JSON."""
     return hashlib.sha256(canonical(value)).hexdigest()
 
 
 def brief(digest: str) -> str:
-    """The first 128 bits of a digest: what is kept where it only has to tell one content from another."""
+    """Return the first 128 bits of a digest, enough to tell contents apart."""
     return digest[:32]
 
 
 def to_json(value: object, *, where: str = "$") -> Json:
-    """Turn a caller's value into plain JSON, or say exactly which part of it JSON cannot carry.
+    """Convert a caller's value to plain JSON.
 
     Raises:
-        Error: `invalid_json` naming the JSON path of the first NaN, infinity, endless number, cycle or unknown type;
+        Error: `invalid_json` with the JSON path of the first NaN, infinity, overlong number, cycle or unknown type;
             `invalid_text` for text that is not valid Unicode.
     """
     return _checked(value, where)[0]
 
 
 def as_stored(value: object, *, where: str = "$") -> tuple[Json, bytes]:
-    """What a reader will find where this value is stored (a tuple is a list then), and the bytes it will find it in.
+    """Return a value as it is read back from storage (a tuple becomes a list), and its encoded bytes.
 
     Raises:
         Error: as `to_json` does.
@@ -117,7 +117,7 @@ def as_stored(value: object, *, where: str = "$") -> tuple[Json, bytes]:
 
 
 def _checked(value: object, where: str) -> tuple[Json, tuple[Json, bytes] | None]:
-    """The value as plain JSON and as it comes back; what JSON cannot carry comes back as something else, or not."""
+    """Return the value as plain JSON, and its round trip through JSON if that preserves it."""
     try:
         plain = _plain(value)
         try:
@@ -145,7 +145,9 @@ def _round_trip(plain: Json) -> tuple[Json, bytes]:
 
 
 def _refused_at(value: object, where: str) -> str:
-    """Where the part stands that is to blame: followed through lists and dicts, up to a cycle or a stranger."""
+    """Return the JSON path of the unencodable part: followed through lists and dicts, up to a cycle or a foreign
+    object.
+    """
     above: list[object] = []
     path = where
     while len(above) < _BLAMED_LEVELS:
@@ -201,7 +203,7 @@ def _refuse_what_json_cannot_carry(value: Json, where: str) -> None:
 def _refuse_endless(number: int, where: str) -> None:
     try:
         str(number)
-    except ValueError:  # more digits than Python writes, lest that take hours
+    except ValueError:  # more digits than Python's limit for int-to-str conversion
         message = f"{where} is a number of {number.bit_length()} bits, which is too long to be written"
         raise Error(Code.INVALID_JSON, message, path=where) from None
 
@@ -215,10 +217,13 @@ def _elements(value: Json) -> Sequence[Json]:
 
 
 def check_text(text: str, *, where: str) -> str:
-    """Plain text, whatever subclass of it was given; refuses what is no text or cannot be written as UTF-8 (a lone
-    surrogate).
+    """Return a str (also of a str subclass) as plain text.
+
+    Raises:
+        Error: `invalid_argument` for a value that is not text; `invalid_text` for a lone surrogate, which UTF-8 cannot
+            encode.
     """
-    if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - whatever a caller gives
+    if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may pass any type
         raise Error(Code.INVALID_ARGUMENT, f"{where} must be text, not {type(text).__name__}", path=where)
     try:
         text.encode()
@@ -234,7 +239,7 @@ def check_text(text: str, *, where: str) -> str:
 
 
 def differences(recorded: Json, current: Json, *, limit: int = 8) -> tuple[list[str], int]:
-    """The JSON paths at which two values differ: the first `limit` described, and how many there are."""
+    """Describe the first `limit` JSON paths at which two values differ, and return the number of all."""
     found = list(_walk(recorded, current, "$"))
     return found[:limit], len(found)
 

@@ -1,4 +1,4 @@
-"""Every failure Perdure reports: one exception class, one closed list of codes."""
+"""The one exception class of Perdure and its closed list of codes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Retry = Literal["never", "same", "later"]
 
 
 class Code(StrEnum):
-    """Stable, public, append-only. A code never names a backend or a provider: those go into `details`."""
+    """Error codes: stable, public, append-only. A code names no backend or provider; those go into `details`."""
 
     # input at the edge
     INVALID_ARGUMENT = "invalid_argument"
@@ -38,7 +38,7 @@ class Code(StrEnum):
     RECORD_UNKNOWN = "record_unknown"
     RESULT_TIMEOUT = "result_timeout"
     SESSION_EXISTS = "session_exists"
-    SESSION_NOT_SEALED = "session_not_sealed"
+    TURN_NOT_RETRYABLE = "turn_not_retryable"
     EXPORT_INVALID = "export_invalid"
     OUTPUT_INVALID = "output_invalid"
 
@@ -73,7 +73,7 @@ class Code(StrEnum):
     APPROVAL_UNKNOWN = "approval_unknown"
     APPROVAL_ALREADY_DECIDED = "approval_already_decided"
     APPROVAL_STALE = "approval_stale"
-    DOUBT_STILL_RUNNING = "doubt_still_running"
+    ORIGINAL_CALL_MAY_STILL_RUN = "original_call_may_still_run"
     TOOL_CALL_UNKNOWN = "tool_call_unknown"
     TOOL_CALL_ANSWERED = "tool_call_answered"
     TOOL_RESULT_INVALID = "tool_result_invalid"
@@ -165,7 +165,7 @@ class Code(StrEnum):
     RUNTIME_EFFECT_LOCAL_EXECUTOR_UNAVAILABLE = "runtime_effect_local_executor_unavailable"
     RUNTIME_EFFECT_IN_DOUBT = "runtime_effect_in_doubt"
     INVALID_AWAIT_EVENT_WAIT_IDENTITY = "invalid_await_event_wait_identity"
-    AWAIT_EVENT_UNKNOWN_OR_REVOKED = "await_event_unknown_or_revoked"
+    EVENT_KEY_INVALID = "event_key_invalid"
 
     # durable effects inside a tool
     DURABLE_EFFECTS_MISSING_CALL_ID = "durable_effects_missing_call_id"
@@ -189,7 +189,7 @@ class Code(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Trait:
-    """What a client does with a code: the HTTP status it maps to, and whether asking again can help."""
+    """The HTTP status of a code, and whether a retry can help."""
 
     status: int
     retry: Retry = "never"
@@ -235,7 +235,7 @@ TRAITS: Mapping[Code, Trait] = {
     Code.SUBAGENT_TIMEOUT: Trait(504),
     Code.SUBAGENT_GONE: Trait(410),
     Code.SUBAGENT_OUTPUT_INVALID: Trait(502),
-    Code.SESSION_NOT_SEALED: _CONFLICT,
+    Code.TURN_NOT_RETRYABLE: _CONFLICT,
     Code.SCHEDULE_INVALID: _BAD,
     Code.SCHEDULE_ZONE_UNKNOWN: _BAD,
     Code.SCHEDULE_LIMIT: _CONFLICT,
@@ -251,7 +251,7 @@ TRAITS: Mapping[Code, Trait] = {
     Code.APPROVAL_UNKNOWN: _MISSING,
     Code.APPROVAL_ALREADY_DECIDED: _CONFLICT,
     Code.APPROVAL_STALE: _CONFLICT,
-    Code.DOUBT_STILL_RUNNING: Trait(409, "later"),
+    Code.ORIGINAL_CALL_MAY_STILL_RUN: Trait(409, "later"),
     Code.TOOL_CALL_UNKNOWN: _MISSING,
     Code.TOOL_CALL_ANSWERED: _CONFLICT,
     Code.TOOL_RESULT_INVALID: _BAD,
@@ -329,7 +329,7 @@ TRAITS: Mapping[Code, Trait] = {
     Code.RUNTIME_EFFECT_LOCAL_EXECUTOR_UNAVAILABLE: _BROKEN,
     Code.RUNTIME_EFFECT_IN_DOUBT: _CONFLICT,
     Code.INVALID_AWAIT_EVENT_WAIT_IDENTITY: _BAD,
-    Code.AWAIT_EVENT_UNKNOWN_OR_REVOKED: _MISSING,
+    Code.EVENT_KEY_INVALID: _MISSING,
     Code.DURABLE_EFFECTS_MISSING_CALL_ID: _BAD,
     Code.DURABLE_EFFECTS_UNAVAILABLE: _BAD,
     Code.DURABLE_EFFECTS_UNAVAILABLE_IN_TOOL_BATCH: _BAD,
@@ -351,7 +351,7 @@ TRAITS: Mapping[Code, Trait] = {
 
 
 class Error(Exception):
-    """The one exception Perdure raises: what happened, because of what, and what to do about it."""
+    """The one exception Perdure raises: what is wrong, the fact behind it, and what to do."""
 
     def __init__(self, code: Code, message: str, *, because: str = "", hint: str = "", **details: object) -> None:
         super().__init__(message)
@@ -363,7 +363,7 @@ class Error(Exception):
 
     @property
     def retry(self) -> Retry:
-        """Whether the same call can succeed: never, unchanged at once, or later."""
+        """Whether the same call can succeed: `never`, `same` (unchanged, at once) or `later`."""
         return TRAITS[self.code].retry
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Names of things: typed ids, the checks at the edge, and key building that no two tuples can share."""
+"""Typed ids, their validation, and keys that are unique per tuple of names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Fence = NewType("Fence", int)
 Seq = NewType("Seq", int)
 
 VERSION = "0.1.0"
-"""The version of this package: workers announce it."""
+"""The version of this package; workers announce it."""
 
 DEFAULT_TENANT = Tenant("default")
 MAX_ID_BYTES = 512
@@ -29,10 +29,10 @@ _KEY = re.compile(r"[A-Za-z0-9_-]{80,}")  # the text of a key is longer, and tha
 
 
 def check_id(value: object, *, what: str) -> str:
-    """A name a user gave: text, not blank, not absurdly long, valid Unicode, no control characters.
+    """Return a user's name if it is valid: text, not blank, at most 512 bytes, valid Unicode, no control characters.
 
     Raises:
-        Error: `invalid_id` saying which rule it breaks.
+        Error: `invalid_id` with the rule that it breaks.
     """
     if not isinstance(value, str):
         raise Error(Code.INVALID_ID, f"{what} must be text, not {type(value).__name__}")
@@ -46,22 +46,22 @@ def check_id(value: object, *, what: str) -> str:
         raise Error(Code.INVALID_ID, f"{what} is {size} bytes long", because=f"the limit is {MAX_ID_BYTES}")
     if not value.isprintable() and any(ord(c) < 32 or 127 <= ord(c) < 160 for c in value):
         raise Error(Code.INVALID_ID, f"{what} has a control character in it")
-    return str.__str__(value)  # of a subclass too: the log takes nothing but plain text
+    return str.__str__(value)  # also for a subclass: the log stores plain str only
 
 
 def without_keys(text: str) -> str:
-    """A text that may be shown or logged: of what looks like a signed key, only the beginning is left.
+    """Shorten everything that looks like a signed key, so that the text can be shown or logged.
 
-    Somebody types one where an id belongs; whoever reads the error could answer with it.
+    A user may pass a key where an id belongs; the error must not leak it.
     """
     return _KEY.sub(lambda found: f"{found[0][:8]}…", text)
 
 
 def join(*parts: str) -> str:
-    """One key out of many names; every part is escaped, so different tuples always give different keys."""
+    """Join names into one key. Every part is escaped, so different tuples give different keys."""
     plain = ":".join(parts)
     if "%" not in plain and "/" not in plain and plain.count(":") == len(parts) - 1:
-        return plain  # as mostly: nothing in them to escape
+        return plain  # fast path: nothing to escape
     return ":".join([_escape(part) for part in parts])
 
 
@@ -70,42 +70,42 @@ def _escape(part: str) -> str:
 
 
 def split(key: str) -> list[str]:
-    """The inverse of `join`."""
+    """Split a key of `join` into its names."""
     return [_unescape(part) for part in key.split(":")]
 
 
 def session_stream(tenant: Tenant, session: SessionId) -> StreamId:
-    """The stream that holds a session's log."""
+    """Return the stream of a session's log."""
     return StreamId(join(tenant, "session", session))
 
 
 def process_stream(tenant: Tenant, process: str) -> StreamId:
-    """The stream that holds a process's log."""
+    """Return the stream of a process's log."""
     return StreamId(join(tenant, "process", process))
 
 
 def files_stream(tenant: Tenant, session: SessionId) -> StreamId:
-    """The stream that holds the log of a session's files."""
+    """Return the stream of the log of a session's files."""
     return StreamId(join(tenant, "files", session))
 
 
 def schedule_stream(tenant: Tenant, schedule: str) -> StreamId:
-    """The stream that holds a schedule's log."""
+    """Return the stream of a schedule's log."""
     return StreamId(join(tenant, "schedule", schedule))
 
 
 def trigger_stream(tenant: Tenant, source_type: str, source: str) -> StreamId:
-    """The stream that holds the subscriptions of a trigger source, and what happened there."""
+    """Return the stream of a trigger source: its subscriptions and occurrences."""
     return StreamId(join(tenant, "trigger", join(source_type, source)))
 
 
 def tasks_stream(tenant: Tenant, session: SessionId) -> StreamId:
-    """The stream that lists a session's tasks."""
+    """Return the stream that lists a session's tasks."""
     return StreamId(join(tenant, "tasks", session))
 
 
 def stream_names(stream: StreamId) -> tuple[Tenant, str, str]:
-    """Tenant, kind and name of a stream: the inverse of the builders above."""
+    """Return tenant, kind and name of a stream: the inverse of the functions above."""
     tenant, kind, name = split(stream)
     return Tenant(tenant), kind, name
 

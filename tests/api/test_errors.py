@@ -31,7 +31,7 @@ CODES = [
     "record_unknown",
     "result_timeout",
     "session_exists",
-    "session_not_sealed",
+    "turn_not_retryable",
     "export_invalid",
     "output_invalid",
     "schedule_invalid",
@@ -58,7 +58,7 @@ CODES = [
     "approval_unknown",
     "approval_already_decided",
     "approval_stale",
-    "doubt_still_running",
+    "original_call_may_still_run",
     "tool_call_unknown",
     "tool_call_answered",
     "tool_result_invalid",
@@ -136,7 +136,7 @@ CODES = [
     "runtime_effect_local_executor_unavailable",
     "runtime_effect_in_doubt",
     "invalid_await_event_wait_identity",
-    "await_event_unknown_or_revoked",
+    "event_key_invalid",
     "durable_effects_missing_call_id",
     "durable_effects_unavailable",
     "durable_effects_unavailable_in_tool_batch",
@@ -186,7 +186,7 @@ def test_the_codes_of_the_seeds_exist(code: str) -> None:
 
 
 @pytest.mark.parametrize("code", list(Code))
-def test_a_code_is_snake_case_named_like_its_constant_and_names_no_backend(code: Code) -> None:
+def test_code_is_snake_case_and_contains_no_backend_name(code: Code) -> None:
     assert re.fullmatch(r"[a-z]+(_[a-z]+)*", code.value)
     assert code.name == code.value.upper()
     assert not re.search(r"sqlite|postgres|memory|openai|anthropic|restate|redis", code.value)
@@ -213,7 +213,7 @@ def test_the_traits_of_a_code_are_ones_a_client_can_act_on(code: Code) -> None:
         (Code.FORMAT_NEWER, 503, "never"),
     ],
 )
-def test_what_a_client_does_with_a_code_is_part_of_the_contract(code: Code, status: int, retry: str) -> None:
+def test_code_has_the_contracted_status_and_retry(code: Code, status: int, retry: str) -> None:
     assert (TRAITS[code].status, TRAITS[code].retry) == (status, retry)
 
 

@@ -1,4 +1,4 @@
-"""What is loaded when: speed is a feature, and heavy libraries are for those who use them."""
+"""Import times: heavy libraries are imported only where they are used."""
 
 from __future__ import annotations
 

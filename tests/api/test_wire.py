@@ -23,7 +23,7 @@ from perdure.vocab.usage import Usage
 
 T, C = TurnId("t1"), CallId("t1.1.0")
 REF = messages.AttachmentRef(hash=BlobHash("h1"), media_type="image/png", size=3)
-KEY = promises.AwaitEventKey(scope="s1", wait=promises.Custom(key="ok"), key_id=PromiseId("k1"), signature="sig")
+KEY = promises.EventKey(scope="s1", wait=promises.Custom(key="ok"), key_id=PromiseId("k1"), signature="sig")
 CALL = e.PreparedToolCall(call_id=C, tool_id="tool:refund", tool_name="refund", args={"cents": 5})
 DONE = o.Done(result=o.CompletedToolCall(call_id=C, tool_name="refund", output=o.Success(value="ok")))
 SCOPE = processes.SessionScope(session_id="s1")
@@ -65,7 +65,7 @@ RECORDS: list[tuple[records.Record, str]] = [
         '{"type":"input_admitted","input":"i1","turn":"t1","parts":[{"type":"text","text":"hi"}]}',
     ),
     (
-        records.InputAdmitted(input=InputId("i1"), turn=T, parts=(messages.Image(ref=REF),), key="w-1"),
+        records.InputAdmitted(input=InputId("i1"), turn=T, parts=(messages.ImagePart(ref=REF),), key="w-1"),
         '{"type":"input_admitted","input":"i1","turn":"t1","parts":[{"type":"image","ref":{"hash":"h1","media_type":'
         '"image/png","size":3}}],"key":"w-1"}',
     ),
@@ -98,7 +98,7 @@ RECORDS: list[tuple[records.Record, str]] = [
             id=EffectId("c1.0/asked:1"),
             kind=e.EffectKind.DIRECT,
             fingerprint="f",
-            asks=o.DirectUsage(source="judge", model="m1", usage=Usage(input=3, calls=1, estimated=1)),
+            estimated_usage=o.DirectUsage(source="judge", model="m1", usage=Usage(input=3, calls=1, estimated=1)),
         ),
         '{"type":"effect_started","id":"c1.0/asked:1","kind":"direct","fingerprint":"f","asks":{"source":"judge",'
         '"model":"m1","usage":{"input":3,"calls":1,"estimated":1}}}',
@@ -137,12 +137,12 @@ RECORDS: list[tuple[records.Record, str]] = [
         '{"type":"tool_membership_changed","names":["refund"],"present":true,"call":"t1.1.0"}',
     ),
     (
-        records.AttachmentKept(call=C, ref=REF),
-        '{"type":"attachment_kept","call":"t1.1.0","ref":{"hash":"h1","media_type":"image/png","size":3}}',
+        records.AttachmentStored(call=C, ref=REF),
+        '{"type":"attachment_stored","call":"t1.1.0","ref":{"hash":"h1","media_type":"image/png","size":3}}',
     ),
     (
-        records.AttachmentKept(call=C, redacted="s"),
-        '{"type":"attachment_kept","call":"t1.1.0","redacted":"s"}',
+        records.AttachmentStored(call=C, redacted="s"),
+        '{"type":"attachment_stored","call":"t1.1.0","redacted":"s"}',
     ),
     (
         records.ModelJobBegun(id=EffectId("m1.1"), job={"route": "r", "id": "resp_1"}),
@@ -157,12 +157,12 @@ RECORDS: list[tuple[records.Record, str]] = [
         '{"type":"handed_over","turn":"t1","call":"t1.1.0","to":"billing","reason":"wants money"}',
     ),
     (
-        records.TurnRecomposed(turn=T, n=1, agent="billing", composition=BlobHash("h")),
-        '{"type":"turn_recomposed","turn":"t1","n":1,"agent":"billing","composition":"h"}',
+        records.TurnAgentChanged(turn=T, n=1, agent="billing", composition=BlobHash("h")),
+        '{"type":"turn_agent_changed","turn":"t1","n":1,"agent":"billing","composition":"h"}',
     ),
     (
-        records.TurnRecomposed(turn=T, n=1, agent="billing", composition=BlobHash(""), redacted="s"),
-        '{"type":"turn_recomposed","turn":"t1","n":1,"agent":"billing","composition":"","redacted":"s"}',
+        records.TurnAgentChanged(turn=T, n=1, agent="billing", composition=BlobHash(""), redacted="s"),
+        '{"type":"turn_agent_changed","turn":"t1","n":1,"agent":"billing","composition":"","redacted":"s"}',
     ),
     (
         records.CancelRequested(turn=T, request="r1"),
@@ -186,7 +186,7 @@ RECORDS: list[tuple[records.Record, str]] = [
     (
         records.ScheduleCreated(
             schedule=schedules.Schedule(
-                target=schedules.SayToSession(session="s", text="hi", agent="a"),
+                target=schedules.SendInput(session="s", text="hi", agent="a"),
                 cron="0 9 * * *",
                 timezone="Europe/Berlin",
                 owner="s",
@@ -198,15 +198,13 @@ RECORDS: list[tuple[records.Record, str]] = [
             ),
             by="ann",
         ),
-        '{"type":"schedule_created","schedule":{"target":{"type":"say_to_session","session":"s","text":"hi","agent":"a"},'
+        '{"type":"schedule_created","schedule":{"target":{"type":"send_input","session":"s","text":"hi","agent":"a"},'
         '"cron":"0 9 * * *","timezone":"Europe/Berlin","description":"d","owner":"s","overlap":"queue",'
         '"catch_up":"all","max_catch_up":3,"max_runs":9},"by":"ann"}',
     ),
     (
-        records.ScheduleCreated(
-            schedule=schedules.Schedule(target=schedules.SayToSession(session="s", text="hi"), at=5)
-        ),
-        '{"type":"schedule_created","schedule":{"target":{"type":"say_to_session","session":"s","text":"hi"},"at":5}}',
+        records.ScheduleCreated(schedule=schedules.Schedule(target=schedules.SendInput(session="s", text="hi"), at=5)),
+        '{"type":"schedule_created","schedule":{"target":{"type":"send_input","session":"s","text":"hi"},"at":5}}',
     ),
     (
         records.ScheduleFired(due_at=5, turn=T, input=InputId("i1"), request="r", missed=2),
@@ -355,8 +353,8 @@ RECORDS: list[tuple[records.Record, str]] = [
     ),
     (records.SessionResumed(origin="maria"), '{"type":"session_resumed","origin":"maria"}'),
     (
-        records.GrantMade(grant=PromiseId("k1"), tool="refund", by="ana", at=5, via="cli"),
-        '{"type":"grant_made","grant":"k1","tool":"refund","by":"ana","at":5,"via":"cli"}',
+        records.ApprovalGranted(grant=PromiseId("k1"), tool="refund", by="ana", at=5, via="cli"),
+        '{"type":"approval_granted","grant":"k1","tool":"refund","by":"ana","at":5,"via":"cli"}',
     ),
     (records.GrantRevoked(grant=PromiseId("k1"), by="bob"), '{"type":"grant_revoked","grant":"k1","by":"bob"}'),
     (
@@ -408,7 +406,7 @@ RECORDS: list[tuple[records.Record, str]] = [
         '{"type":"process_event","event":"signal.go","payload":{"n":1},"replay":"k"}',
     ),
     (
-        records.ProcessEvent(event="process.completed", output=r.Succeeded(value=[1]), replay="k"),
+        records.ProcessEvent(event="process.completed", output=r.ProcessSucceeded(value=[1]), replay="k"),
         '{"type":"process_event","event":"process.completed","replay":"k","output":{"status":"success","value":[1]}}',
     ),
     (
@@ -633,12 +631,12 @@ TOOL_OUTPUTS: list[tuple[o.ToolOutput, str]] = [
         '{"status":"success","images":[{"hash":"h1","media_type":"image/png","size":3}],"connection_required":"github"}',
     ),
     (
-        o.Failed(failure=o.Failure(code="x", message="m")),
+        o.Failed(failure=o.FailureDetail(code="x", message="m")),
         '{"status":"failure","failure":{"code":"x","message":"m"}}',
     ),
     (
         o.Failed(
-            failure=o.Failure(
+            failure=o.FailureDetail(
                 code="x",
                 message="m",
                 failure_class="timeout",
@@ -666,14 +664,14 @@ PARTS: list[tuple[messages.Part, str]] = [
         messages.Opaque(kind="compaction", state={"a": 1}, route="r"),
         '{"type":"opaque","kind":"compaction","state":{"a":1},"route":"r"}',
     ),
-    (messages.Image(ref=REF), '{"type":"image","ref":{"hash":"h1","media_type":"image/png","size":3}}'),
+    (messages.ImagePart(ref=REF), '{"type":"image","ref":{"hash":"h1","media_type":"image/png","size":3}}'),
     (
         messages.File(ref=messages.AttachmentRef(hash=BlobHash("h"), media_type="text/csv", size=0, name="a.csv")),
         '{"type":"file","ref":{"hash":"h","media_type":"text/csv","size":0,"name":"a.csv"}}',
     ),
     (messages.ToolCall(id=C, name="x", args=None), '{"type":"tool_call","id":"t1.1.0","name":"x","args":null}'),
     (
-        messages.ToolResult(call=C, name="x", output=None, is_error=True, provider_id="p"),
+        messages.ToolResultPart(call=C, name="x", output=None, is_error=True, provider_id="p"),
         '{"type":"tool_result","call":"t1.1.0","name":"x","output":null,"is_error":true,"provider_id":"p"}',
     ),
 ]
@@ -699,7 +697,7 @@ WAITS: list[tuple[promises.WaitIdentity, str]] = [
 
 RESOLUTIONS: list[tuple[promises.Resolution, str]] = [
     (promises.Ok(), '{"status":"ok"}'),
-    (promises.Err(code="c", message="m", raw=[1]), '{"status":"err","code":"c","message":"m","raw":[1]}'),
+    (promises.Failure(code="c", message="m", raw=[1]), '{"status":"err","code":"c","message":"m","raw":[1]}'),
     (promises.TimedOut(), '{"status":"timeout"}'),
     (promises.Cancelled(), '{"status":"cancelled"}'),
 ]
@@ -914,7 +912,7 @@ def test_a_damaged_record_is_told_from_one_of_a_later_version(text: bytes) -> No
     assert caught.value.code is Code.STORE_CORRUPT
 
 
-def test_an_inbox_item_of_a_later_version_is_told_from_a_damaged_one() -> None:
+def test_newer_inbox_item_is_distinguished_from_a_damaged_one() -> None:
     with pytest.raises(Error) as caught:
         items.read(b'{"type":"telegram"}')
     assert caught.value.code is Code.FORMAT_NEWER

@@ -1,7 +1,7 @@
 """The application that the fleet runs: every effect class, a world that never forgets, and a clock that may lie.
 
 Loaded by `perdure worker tests.chaos.app:app`. Whatever a tool does it notes in a file that all processes append to,
-before it begins and when it has taken effect, so that whoever reads it needs to believe nothing that Perdure says.
+before it begins and when it has taken effect, so that a reader of the file need not trust Perdure.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 
-from perdure import Agent, DidNotHappen, Happened, Runtime, ToolContext, ToolError, Tuning, tool
+from perdure import Agent, DidNotHappen, Happened, Runtime, RuntimeOptions, ToolContext, ToolError, tool
 from perdure.models.conversation import input_texts, replies, since_input
-from perdure.models.protocol import ModelEvent, ModelReply, ModelRequest, ProviderCall, TextDelta
+from perdure.models.protocol import ModelEvent, ModelReply, ModelRequest, ProviderCall, TextPiece
 from perdure.models.wording import provider_id, reword
 from perdure.runtime.clock import SystemClock
 from perdure.testing import World
@@ -38,7 +38,7 @@ class SkewedClock(SystemClock):
         self._skew_ms = skew_ms
 
     def wall_ms(self) -> int:
-        """What this machine takes for the time."""
+        """Return the time of this machine."""
         return super().wall_ms() + self._skew_ms
 
 
@@ -103,7 +103,7 @@ async def book(ctx: ToolContext) -> str:
     """Reserve, cool down, wait for somebody outside, confirm, seal."""
     await ctx.step("reserve", _act, "reserve", ctx.step_key("reserve"))
     await ctx.sleep("cool", "200ms")
-    said = await ctx.event("go", timeout="2h")
+    said = await ctx.wait_for_event("go", timeout="2h")
     await ctx.step("confirm", _act, "confirm", ctx.step_key("confirm"), effect="idempotent")
     await ctx.step("seal", _act, "seal", ctx.step_key("seal"))
     return f"booked after {said}"
@@ -129,7 +129,7 @@ class Obedient:
             yield ModelReply(parts, "tool_calls", Usage(), self.name)
         else:
             text = reword(f"answer to {number}")
-            yield TextDelta(text)
+            yield TextPiece(text)
             yield ModelReply((Text(text=text),), "stop", Usage(), self.name)
 
 
@@ -144,5 +144,5 @@ def app() -> Runtime:
     _die_with_parent()
     clock = SkewedClock(int(os.environ.get(SKEW_MS, "0")))
     agent = Agent(AGENT, model=Obedient(), tools=[look, put, charge, wire, flaky, book])
-    tuning = Tuning(clock=clock, lease_s=float(os.environ.get(LEASE_S, "2")), patience_s=0.3, drain_s=20)
-    return Runtime(agents=[agent], tuning=tuning)
+    tuning = RuntimeOptions(clock=clock, lease_s=float(os.environ.get(LEASE_S, "2")), idle_timeout_s=0.3, drain_s=20)
+    return Runtime(agents=[agent], options=tuning)

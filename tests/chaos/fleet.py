@@ -39,7 +39,7 @@ def environment(place: Place, **more: str) -> dict[str, str]:
 
 @dataclass
 class Worker:
-    """One place in the fleet; whoever dies in it is replaced."""
+    """One place in the fleet; a dead worker in it is replaced."""
 
     place: Place
     index: int

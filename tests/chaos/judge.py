@@ -17,11 +17,12 @@ from perdure import Runtime
 from perdure.codec import encode
 from perdure.ids import SessionId, Tenant, join, session_stream
 from perdure.observe.verify import verify
+from perdure.runtime.internals import core_of
 from perdure.session.fold import CODE, fold_all
 from perdure.store.postgres.address import parse
 from perdure.store.postgres.driver import Cells, dial
 from perdure.testing import World
-from perdure.testing.world import Line
+from perdure.testing.world import LedgerEntry
 from perdure.vocab.effects import EffectKind
 from perdure.vocab.messages import Reply
 from perdure.vocab.outcomes import (
@@ -127,7 +128,7 @@ def _sqlite(url: str) -> tuple[list[Cells], list[Cells], Cells]:
 # --- what clients were promised
 
 
-def unanswered(promised: Sequence[Line], tables: Tables) -> Iterator[str]:
+def unanswered(promised: Sequence[LedgerEntry], tables: Tables) -> Iterator[str]:
     """Every accepted input entered its log once and its turn ended once, with an answer to that very input."""
     accepted = [line for line in promised if line.what == ACCEPTED]
     answered = Counter(line.key for line in promised if line.what == ANSWERED)
@@ -155,7 +156,7 @@ def unanswered(promised: Sequence[Line], tables: Tables) -> Iterator[str]:
 
 
 def hasty(tables: Tables) -> Iterator[str]:
-    """A turn is sealed only when three owners in a row have got no further."""
+    """A turn is dead-lettered only when three owners in a row have got no further."""
     for name, log in tables.logs.items():
         owned = [entry for entry in log if entry.fence is not None]
         fences = [(entry.fence or 0, entry.record) for entry in owned if not _repeats(entry.record)]
@@ -163,7 +164,7 @@ def hasty(tables: Tables) -> Iterator[str]:
             if isinstance(record, TurnEnded) and record.reason == "no_forward_progress":
                 before = next((other for other, _ in reversed(fences[:index]) if other != fence), 0)
                 if fence - before < SEAL_AFTER:
-                    yield f"{name}: sealed by owner {fence}, and owner {before} had got further"
+                    yield f"{name}: dead-lettered by owner {fence}, and owner {before} had got further"
 
 
 def _repeats(record: Record) -> bool:
@@ -180,9 +181,9 @@ def _repeats(record: Record) -> bool:
 # --- what the world saw
 
 
-def repeated(world: Sequence[Line]) -> Iterator[str]:
+def repeated(world: Sequence[LedgerEntry]) -> Iterator[str]:
     """A `once` effect begins again only after it was settled as not done, and it is never done twice."""
-    of_key: dict[str, list[Line]] = defaultdict(list)
+    of_key: dict[str, list[LedgerEntry]] = defaultdict(list)
     for line in world:
         of_key[line.key].append(line)
     for key, lines in of_key.items():
@@ -200,7 +201,7 @@ def repeated(world: Sequence[Line]) -> Iterator[str]:
                 may_begin = True
 
 
-def unrecorded(world: Sequence[Line], tables: Tables) -> Iterator[str]:
+def unrecorded(world: Sequence[LedgerEntry], tables: Tables) -> Iterator[str]:
     """What was dispatched had an intent, what succeeded was done, and what was not run was not begun."""
     begun = {line.key for line in world if line.what == BEGUN and line.details.get("tool") in ONCE}
     done = {line.key for line in world if line.what == DONE}
@@ -300,9 +301,9 @@ async def contradictions(rt: Runtime, names: Sequence[str]) -> Iterator[str]:
     problems: list[str] = []
     for name in names:
         stream = session_stream(Tenant("default"), SessionId(name))
-        info = await rt.store.stream(stream)
+        info = await core_of(rt).store.stream(stream)
         assert info is not None
-        verdict = verify(info, await rt.store.read(stream), await rt.store.load(stream, code=CODE))
+        verdict = verify(info, await core_of(rt).store.read(stream), await core_of(rt).store.load(stream, code=CODE))
         problems += (f"{name}: {problem}" for problem in verdict.problems)
     return iter(problems)
 
@@ -311,26 +312,26 @@ async def folds(url: str) -> dict[str, str]:
     """The fold of every session, from its snapshot and the rest of its log, as a digest."""
     found: dict[str, str] = {}
     async with Runtime(url, worker=False) as rt:
-        for info in await rt.sessions(limit=10_000):
-            loaded = await rt.store.load(info.stream, code=CODE)
+        for info in await rt.list_sessions(limit=10_000):
+            loaded = await core_of(rt).store.load(info.stream, code=CODE)
             state = fold_all(loaded.snapshot.data if loaded.snapshot else None, loaded.rows)
             found[info.name] = hashlib.sha256(encode(state)).hexdigest()
     return found
 
 
-def ledger(path: Path) -> Sequence[Line]:
+def ledger(path: Path) -> Sequence[LedgerEntry]:
     """The lines of a ledger, in the order in which they were written."""
     return World(path).ledger.lines
 
 
-def counts(promised: Sequence[Line], world: Sequence[Line], tables: Tables) -> dict[str, int]:
+def counts(promised: Sequence[LedgerEntry], world: Sequence[LedgerEntry], tables: Tables) -> dict[str, int]:
     """How much there was to judge: a run in which nothing was in doubt proves nothing."""
     fates = Counter(fate for name, log in tables.logs.items() for _, fate in _fates(name, log))
     owners = sum(len({entry.fence for entry in log if entry.fence is not None}) for log in tables.logs.values())
-    sealed = sum(line.what == ANSWERED and line.details["status"] != "finished" for line in promised)
+    dead_lettered = sum(line.what == ANSWERED and line.details["status"] != "finished" for line in promised)
     return {
         "inputs answered": sum(line.what == ANSWERED for line in promised),
-        "of them sealed": sealed,
+        "of them dead-lettered": dead_lettered,
         "once effects done": sum(line.what == DONE and line.details["tool"] in ONCE for line in world),
         "in doubt": fates["in doubt"] + fates["unknown"],
         "probes": sum(line.what == PROBED for line in world),
@@ -340,7 +341,7 @@ def counts(promised: Sequence[Line], world: Sequence[Line], tables: Tables) -> d
 
 
 def write_down(tables: Tables, path: Path) -> None:
-    """The logs as text, for whoever looks into a run that failed."""
+    """Write the logs as text, for the analysis of a failed run."""
     with path.open("w") as file:
         for name, log in tables.logs.items():
             for e in log:

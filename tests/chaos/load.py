@@ -10,7 +10,7 @@ import random
 import time
 from dataclasses import dataclass
 
-from perdure import Error, Runtime, Sent, Session
+from perdure import Error, Runtime, Session, TurnHandle
 from perdure.testing import World
 from tests.chaos.app import AGENT, TOOLS
 
@@ -36,7 +36,7 @@ class Load:
 
 
 class Client:
-    """Whoever talks to one session."""
+    """A client of one session."""
 
     def __init__(self, load: Load, index: int) -> None:
         self._load = load
@@ -60,12 +60,12 @@ class Client:
         return " ".join("+".join(calls) for calls in replies)
 
     async def _ask(self, session: Session, number: int) -> None:
-        """Ask until there is an answer: a turn that was sealed is asked for again, as a person would."""
+        """Ask until there is an answer: a turn that was dead-lettered is asked for again, as a person would."""
         plan = self._plan()
         for attempt in range(10):
             if await self._ask_once(session, f"{self._name}-{number}{'.again' * attempt}", plan):
                 return
-        self.unanswered.add(f"{self._name}-{number}, sealed ten times")
+        self.unanswered.add(f"{self._name}-{number}, dead-lettered ten times")
 
     async def _ask_once(self, session: Session, key: str, plan: str) -> bool:
         text = f"{key} {plan}"
@@ -74,8 +74,8 @@ class Client:
         sent, *others = await asyncio.gather(*again)
         if sent is None:
             return True
-        assert all(other is not None and other.turn == sent.turn for other in others), f"{key} became two turns"
-        self._load.promised.note(ACCEPTED, key=key, session=self._name, turn=sent.turn, text=text)
+        assert all(other is not None and other.turn_id == sent.turn_id for other in others), f"{key} became two turns"
+        self._load.promised.note(ACCEPTED, key=key, session=self._name, turn=sent.turn_id, text=text)
         nudging = asyncio.create_task(self._say_go(session)) if "book" in text else None
         try:
             return await self._answered(sent, key)
@@ -84,7 +84,7 @@ class Client:
                 nudging.cancel()
                 await asyncio.gather(nudging, return_exceptions=True)
 
-    async def _send(self, session: Session, text: str, key: str) -> Sent | None:
+    async def _send(self, session: Session, text: str, key: str) -> TurnHandle | None:
         while time.monotonic() < self._load.wait_until:
             try:
                 return await session.send(text, key=key)
@@ -92,8 +92,8 @@ class Client:
                 await asyncio.sleep(0.2)
         return None
 
-    async def _answered(self, sent: Sent, key: str) -> bool:
-        """Wait for the end of a turn; False if it was sealed."""
+    async def _answered(self, sent: TurnHandle, key: str) -> bool:
+        """Wait for the end of a turn; False if it was dead-lettered."""
         while (left := self._load.wait_until - time.monotonic()) > 0:
             try:
                 result = await sent.result(timeout=left)

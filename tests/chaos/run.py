@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from perdure import Runtime
+from perdure.runtime.internals import core_of, ref_of
 from perdure.store.postgres.driver import TROUBLE
 from perdure.testing import World
 from tests.chaos import judge
@@ -37,7 +38,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What kind of run is wanted."""
+    """The kind of run."""
 
     seed: int
     seconds: float
@@ -50,7 +51,7 @@ class Order:
 
 @dataclass
 class Report:
-    """What happened, and what should not have."""
+    """Counts and problems of a run."""
 
     seed: int
     counts: dict[str, int] = field(default_factory=dict[str, int])
@@ -110,7 +111,7 @@ async def _under_fire(run: Run) -> None:
     run.report.problems += [f"{key} was never answered" for key in sorted(unanswered)]
     run.report.counts["s until all was answered"] = int(time.monotonic() - until)
     async with asyncio.timeout(DRAIN_S):
-        while not all(worker.ready for worker in run.fleet):  # noqa: ASYNC110 - whoever was killed last is still starting
+        while not all(worker.ready for worker in run.fleet):  # noqa: ASYNC110 - the worker killed last is still starting
             await asyncio.sleep(0.05)
     await _all_consumed(run.place.url)
     codes = await asyncio.gather(*(asyncio.to_thread(worker.end, DRAIN_S) for worker in run.fleet))
@@ -125,7 +126,11 @@ async def _because(rt: Runtime, unanswered: Sequence[str]) -> list[str]:
     """What those sessions wait for, and who has them: asked while the workers are still there."""
     names = sorted({key.partition("-")[0] for key in unanswered})
     told = {
-        name: (await rt.existing(name).why(), await rt.store.stream(rt.existing(name).stream)) for name in names[:10]
+        name: (
+            await rt.get_session(name).why(),
+            await core_of(rt).store.stream(ref_of(rt.get_session(name)).stream),
+        )
+        for name in names[:10]
     }
     return [f"{name}: {why}, {row}" for name, (why, row) in told.items()]
 

@@ -1,4 +1,4 @@
-"""What goes wrong and when, as a value: a seed and a length give one schedule, always the same."""
+"""Fault schedule: a seed and a length always give the same one."""
 
 from __future__ import annotations
 

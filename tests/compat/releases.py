@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from perdure import Agent, Runtime, ToolContext, Tuning, tool
+from perdure import Agent, Runtime, RuntimeOptions, ToolContext, tool
 from perdure.commit.plan import Plan, Receipt
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.runtime.clock import SystemClock
@@ -80,7 +80,7 @@ async def _work(url: str, world: Path, which: str) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     real = store_of(url, THIS if which == OLD else next_release(url))
     store: Store = real if which == OLD else _Stamping(real)  # pyright: ignore[reportAssignmentType] - by delegation
-    async with Runtime(store, agents=agents(World(world)), tuning=Tuning(lease_s=2)):
+    async with Runtime(store, agents=agents(World(world)), options=RuntimeOptions(lease_s=2)):
         (world.parent / f"ready-{os.getpid()}").touch()
         await stop.wait()
 

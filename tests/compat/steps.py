@@ -1,4 +1,4 @@
-"""What the next release changes about a store. Nothing here loads one: stores are opened as the release they find."""
+"""Schema changes of the next release. Nothing here loads one: stores are opened as the release they find."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _CONTRACT = "DROP TABLE {p}shards;"
 def _migrations(url: str, steps: int) -> tuple[Migration, ...]:
     server = url.startswith("postgresql")
     words = {"p": "perdure." if server else "", "int": "int", "bytes": "bytea" if server else "blob"}
-    expand = Migration(2, "0002_shards", _EXPAND.format(**words), works_from=1)
-    contract = Migration(3, "0003_no_shards", _CONTRACT.format(**words), works_from=2)
+    expand = Migration(2, "0002_shards", _EXPAND.format(**words), min_code_schema=1)
+    contract = Migration(3, "0003_no_shards", _CONTRACT.format(**words), min_code_schema=2)
     return (expand, contract)[:steps]
 
 

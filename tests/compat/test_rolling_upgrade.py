@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure import Error, Runtime, Sent
+from perdure import Error, Runtime, TurnHandle
 from perdure.errors import Code
 from perdure.ids import SessionId, WorkerId, session_stream
 from perdure.testing import World
@@ -83,7 +83,7 @@ class Callers:
     def __init__(self, rt: Runtime) -> None:
         self._rt = rt
         self._numbers = itertools.count()
-        self.sent: list[Sent] = []
+        self.sent: list[TurnHandle] = []
 
     async def ask(self, name: str) -> str:
         """One input, and the answer to it."""
@@ -93,7 +93,7 @@ class Callers:
         return (await sent.result(timeout=40)).status
 
     async def keep_asking(self, stop: asyncio.Event) -> None:
-        """Twelve callers: half of them stay with a session, half begin a new one each time, which anybody may take."""
+        """Twelve callers: half of them stay with a session, half begin a new one each time."""
 
         async def one(name: str, *, stays: bool) -> None:
             while not stop.is_set():
@@ -143,12 +143,12 @@ async def test_two_releases_work_together_through_a_migration(by: str, url: str,
         assert await version_of(url) == 1
         if by == "command":
             assert "0002_shards" in await command("db", "status", "--db", url)
-            assert (await command("db", "migrate", "--db", url)).endswith(": 1 step made\n")
+            assert (await command("db", "migrate", "--db", url)).endswith(": 1 step applied\n")
             assert await version_of(url) == 2
             charged = fleet.world.count("charge")
             await reached(lambda: fleet.world.count("charge") > charged + 10)  # by workers that know nothing of it
             assert (await command("db", "migrate", "--db", url)).endswith(": nothing to do\n")
-        new = [await fleet.start(NEW)]  # migrates, under load, if nobody has
+        new = [await fleet.start(NEW)]  # migrates under load, unless migrated before
         assert await version_of(url) == 2
         await reached(lambda: bool(fleet.by(NEW)))  # and takes part
         charged = fleet.world.count("charge")
@@ -158,7 +158,7 @@ async def test_two_releases_work_together_through_a_migration(by: str, url: str,
         await reached(lambda: fleet.world.count("charge") > charged + 20)
         for worker in old[1:]:
             await fleet.stop(worker)
-        assert await callers.ask("from-before") == "finished", "what the old release left is carried on by the new one"
+        assert await callers.ask("from-before") == "finished", "the new release resumes the work of the old one"
     assert len(callers.sent) == fleet.world.count("charge")
     assert set(fleet.world.by_key("charge").values()) == {1}
     for worker in new:
@@ -169,7 +169,7 @@ async def test_two_releases_work_together_through_a_migration(by: str, url: str,
     await store.close()
 
 
-async def test_what_the_new_release_wrote_waits_for_it_and_the_rest_does_not(url: str, fleet: Fleet) -> None:
+async def test_old_release_skips_only_streams_of_the_new_release(url: str, fleet: Fleet) -> None:
     new = await fleet.start(NEW)
     async with Runtime(store_of(url), worker=False) as rt:
         callers = Callers(rt)
@@ -195,7 +195,7 @@ async def test_what_the_new_release_wrote_waits_for_it_and_the_rest_does_not(url
     await store.close()
 
 
-async def test_after_the_contraction_the_old_release_is_refused_and_the_one_between_is_not(url: str) -> None:
+async def test_contracted_store_refuses_only_the_old_release(url: str) -> None:
     for release in (next_release(url), next_release(url, contracted=True), next_release(url)):
         store = store_of(url, release)
         await store.open()
@@ -203,4 +203,4 @@ async def test_after_the_contraction_the_old_release_is_refused_and_the_one_betw
     with pytest.raises(Error) as caught:
         await store_of(url).open()
     assert caught.value.code is Code.STORE_NEWER
-    assert "only code from schema 2 on" in caught.value.because
+    assert "requires code from schema 2 on" in caught.value.because

@@ -11,7 +11,7 @@ from perdure.clock import Clock
 from perdure.ids import SessionId
 from perdure.runtime.clock import SystemClock
 from perdure.services.files import StoredFiles
-from perdure.store.aes_gcm import AesGcm
+from perdure.store.aes_gcm import AesGcmCodec
 from perdure.store.encoded import encoded
 from perdure.store.memory import MemoryStore
 from perdure.store.postgres import PostgresStore
@@ -21,7 +21,7 @@ from perdure.testing.laws.bench import open_stream
 from perdure.testing.laws.files import FileDesk, FileLaws
 
 
-async def desk_of(one: Store, two: Store, clock: Clock) -> AsyncIterator[FileDesk]:
+async def app_of(one: Store, two: Store, clock: Clock) -> AsyncIterator[FileDesk]:
     await one.open()
     await two.open()
     for name in ("one", "two"):
@@ -33,34 +33,34 @@ async def desk_of(one: Store, two: Store, clock: Clock) -> AsyncIterator[FileDes
 
 class TestMemory(FileLaws):
     @pytest.fixture
-    async def desk(self) -> AsyncIterator[FileDesk]:
+    async def app(self) -> AsyncIterator[FileDesk]:
         store, clock = MemoryStore(SystemClock()), SystemClock()
-        async for desk in desk_of(store, store, clock):
-            yield desk
+        async for app in app_of(store, store, clock):
+            yield app
 
 
 class TestSqlite(FileLaws):
     @pytest.fixture
-    async def desk(self, tmp_path: Path) -> AsyncIterator[FileDesk]:
+    async def app(self, tmp_path: Path) -> AsyncIterator[FileDesk]:
         clock = SystemClock()
         one, two = (SqliteStore(tmp_path / "s.db", clock) for _ in range(2))
-        async for desk in desk_of(one, two, clock):
-            yield desk
+        async for app in app_of(one, two, clock):
+            yield app
 
 
 class TestPostgres(FileLaws):
     @pytest.fixture
-    async def desk(self, postgres_url: str) -> AsyncIterator[FileDesk]:
+    async def app(self, postgres_url: str) -> AsyncIterator[FileDesk]:
         clock = SystemClock()
         one, two = (PostgresStore(postgres_url, clock) for _ in range(2))
-        async for desk in desk_of(one, two, clock):
-            yield desk
+        async for app in app_of(one, two, clock):
+            yield app
 
 
 class TestEncoded(FileLaws):
     @pytest.fixture
-    async def desk(self, tmp_path: Path) -> AsyncIterator[FileDesk]:
-        clock, codec = SystemClock(), AesGcm({"k": bytes(32)})
+    async def app(self, tmp_path: Path) -> AsyncIterator[FileDesk]:
+        clock, codec = SystemClock(), AesGcmCodec({"k": bytes(32)})
         one, two = (encoded(SqliteStore(tmp_path / "s.db", clock), codec) for _ in range(2))
-        async for desk in desk_of(one, two, clock):
-            yield desk
+        async for app in app_of(one, two, clock):
+            yield app

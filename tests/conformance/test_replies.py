@@ -10,9 +10,9 @@ import pytest
 
 from perdure.commit.plan import Entry
 from perdure.ids import DEFAULT_TENANT, EffectId, Seq, SessionId, TurnId, WorkerId, session_stream
-from perdure.runtime.calls.lost import StoredPartialStreams
+from perdure.runtime.calls.orphaned_calls import StoredPartialStreams
 from perdure.runtime.clock import SystemClock
-from perdure.store.aes_gcm import AesGcm
+from perdure.store.aes_gcm import AesGcmCodec
 from perdure.store.encoded import encoded
 from perdure.store.live import Piece
 from perdure.store.memory import MemoryStore
@@ -86,6 +86,6 @@ class TestPostgres(PartialStreamLaws):
 class TestEncoded(PartialStreamLaws):
     @pytest.fixture
     async def scribe(self, tmp_path: Path) -> AsyncIterator[StoreScribe]:
-        store = encoded(SqliteStore(tmp_path / "s.db", SystemClock()), AesGcm({"k": bytes(32)}))
+        store = encoded(SqliteStore(tmp_path / "s.db", SystemClock()), AesGcmCodec({"k": bytes(32)}))
         async for scribe in scribe_of(store):
             yield scribe

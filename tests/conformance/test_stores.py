@@ -1,4 +1,4 @@
-"""Every law, on every store."""
+"""Every law on every store; a second way to write is tested by the laws that it concerns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from perdure.ids import WorkerId
-from perdure.store.aes_gcm import AesGcm
+from perdure.store.aes_gcm import AesGcmCodec
 from perdure.store.encoded import encoded
 from perdure.store.memory import MemoryStore
 from perdure.store.postgres import PostgresStore, appends, writer
@@ -20,6 +20,26 @@ from perdure.store.protocol import Store
 from perdure.store.sqlite import SqliteStore
 from perdure.testing.clock import ManualClock
 from perdure.testing.laws import Bench, StoreLaws
+from perdure.testing.laws.amendments import AmendmentLaws
+from perdure.testing.laws.append import AppendLaws
+from perdure.testing.laws.asks import AskLaws
+from perdure.testing.laws.blobs import BlobLaws
+from perdure.testing.laws.changes import ChangeLaws
+from perdure.testing.laws.claims import ClaimLaws
+from perdure.testing.laws.inbox import InboxLaws
+from perdure.testing.laws.interventions import InterventionLaws
+from perdure.testing.laws.leases import LeaseLaws
+from perdure.testing.laws.listing import ListingLaws
+from perdure.testing.laws.live import LiveLaws
+from perdure.testing.laws.permits import PermitLaws
+from perdure.testing.laws.promises import PromiseLaws
+from perdure.testing.laws.prunes import PruneLaws
+from perdure.testing.laws.queues import QueueLaws
+from perdure.testing.laws.receipts import ReceiptLaws
+from perdure.testing.laws.sends import SendLaws
+from perdure.testing.laws.snapshots import SnapshotLaws
+from perdure.testing.laws.streams import StreamLaws
+from perdure.testing.laws.timers import TimerLaws
 from tests.postgres import Server, ServerClock
 
 _schemas = itertools.count(1)
@@ -100,7 +120,7 @@ class EncodedBench:
     def __init__(self, path: Path) -> None:
         self.bare = SqliteBench(path)
         self.clock = self.bare.clock
-        self._codec = AesGcm({"k": bytes(32)})
+        self._codec = AesGcmCodec({"k": bytes(32)})
         self.store = encoded(self.bare.store, self._codec)
 
     async def reopen(self) -> Store:
@@ -125,7 +145,7 @@ class TestSqlite(StoreLaws):
         await bench.close()
 
 
-class TestPostgres(StoreLaws):
+class OnPostgres:
     @pytest.fixture
     async def bench(self, postgres: Server) -> AsyncIterator[Bench]:
         with TemporaryDirectory(dir=postgres.folder) as folder:  # where the server can read the clock
@@ -137,16 +157,24 @@ class TestPostgres(StoreLaws):
         await postgres.execute(f"DROP SCHEMA {bench.schema} CASCADE")
 
 
-class TestPostgresAlone(TestPostgres):
-    """Every append that can goes the shortest way, as that of a worker which has no company."""
+class TestPostgres(OnPostgres, StoreLaws):
+    pass
+
+
+class WriteLaws(AppendLaws, ReceiptLaws, InboxLaws, SendLaws, LeaseLaws):
+    """The laws of an append and of its fence: whether an append is alone concerns no other law."""
+
+
+class TestPostgresAlone(OnPostgres, WriteLaws):
+    """Every append takes the shortest way that its plan allows, as the append of a single worker does."""
 
     @pytest.fixture(autouse=True)
     def no_company(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(writer, "SOLO", 0)
 
 
-class TestPostgresTogether(TestPostgres):
-    """Every append goes as those of a crowd do."""
+class TestPostgresTogether(OnPostgres, WriteLaws):
+    """Every append takes the way of concurrent appends."""
 
     @pytest.fixture(autouse=True)
     def never_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +182,34 @@ class TestPostgresTogether(TestPostgres):
         monkeypatch.setattr(appends.Chain, "lone", False)
 
 
-class TestSqliteEncoded(StoreLaws):
+class PayloadLaws(
+    AppendLaws,
+    ReceiptLaws,
+    InboxLaws,
+    SendLaws,
+    PromiseLaws,
+    AskLaws,
+    BlobLaws,
+    SnapshotLaws,
+    StreamLaws,
+    ListingLaws,
+    ChangeLaws,
+    InterventionLaws,
+    AmendmentLaws,
+    PruneLaws,
+    LiveLaws,
+):
+    """The laws in which a payload passes through the codec."""
+
+
+WITHOUT_PAYLOAD = {LeaseLaws, ClaimLaws, QueueLaws, PermitLaws, TimerLaws}
+
+
+def test_each_group_of_laws_has_payloads_or_none() -> None:
+    assert set(StoreLaws.__bases__) == set(PayloadLaws.__bases__) | WITHOUT_PAYLOAD
+
+
+class TestSqliteEncoded(PayloadLaws):
     @pytest.fixture
     async def bench(self, tmp_path: Path) -> AsyncIterator[Bench]:
         bench = EncodedBench(tmp_path / "store.db")

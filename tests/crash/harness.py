@@ -13,7 +13,7 @@ from pathlib import Path
 from perdure import Runtime
 from perdure.testing.children import WARM
 from perdure.testing.crash import KILL_AT, TRACE, Boundary
-from perdure.vocab.messages import Message, ToolCall, ToolResult
+from perdure.vocab.messages import Message, ToolCall, ToolResultPart
 from perdure.vocab.records import EffectSettled
 from tests.crash.scenarios import DIE_IN, URL, Ledger, run, store_url
 
@@ -32,7 +32,7 @@ def wait_until(condition: Callable[[], bool], *, seconds: float = 20.0) -> None:
     """Wait for a state, not for a time."""
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "it did not come to that"
+        assert time.monotonic() < end, "the condition did not become true in time"
         time.sleep(0.01)
 
 
@@ -64,7 +64,7 @@ def trace(scenario: str, folder: Path) -> list[Boundary]:
 
 @dataclass(frozen=True)
 class Killed:
-    """What a kill did: the dispatches by tool when the process died, and when its successor was done."""
+    """Result of a kill: the dispatches by tool when the process died, and when its successor was done."""
 
     at_kill: dict[str, int]
     at_end: dict[str, int]
@@ -108,13 +108,13 @@ def _counts(ledger: Ledger) -> dict[str, int]:
 async def final_history(folder: Path) -> tuple[Message, ...]:
     """The conversation as it stands, read by an observer that works on nothing."""
     async with Runtime(store_url(folder), worker=False) as rt:
-        session = rt.existing("s")
+        session = rt.get_session("s")
         why = await session.why()
         assert why.status == "idle", why
         assert why.queued == 0
-        settled = [row.record.id for row in await session.rows() if isinstance(row.record, EffectSettled)]
+        settled = [row.record.id for row in await session.journal() if isinstance(row.record, EffectSettled)]
         assert len(settled) == len(set(settled)), f"an effect was settled twice: {settled}"
-        return await session.history()
+        return await session.messages()
 
 
 def assert_valid_for_a_provider(messages: tuple[Message, ...]) -> None:
@@ -127,7 +127,7 @@ def assert_valid_for_a_provider(messages: tuple[Message, ...]) -> None:
         assert message.role != before, f"two {message.role} messages in a row"
         if owed:
             assert message.role == "tool"
-        results = [part.call for part in message.parts if isinstance(part, ToolResult)]
+        results = [part.call for part in message.parts if isinstance(part, ToolResultPart)]
         assert results == owed
         owed = [part.id for part in message.parts if isinstance(part, ToolCall)]
         before = message.role

@@ -16,19 +16,30 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from perdure import Agent, DidNotHappen, Fact, Happened, Runtime, Session, ToolContext, ToolError, Tuning, Unknown, tool
+from perdure import (
+    Agent,
+    CannotTell,
+    DidNotHappen,
+    Happened,
+    Runtime,
+    RuntimeOptions,
+    Session,
+    ToolContext,
+    ToolError,
+    tool,
+)
 from perdure.codec import Json
 from perdure.commit.plan import Plan, Receipt
-from perdure.models.protocol import Model, ModelEvent, ModelRequest, TextDelta
-from perdure.models.scripted import ScriptedModel, call, calls, cut, say
+from perdure.events import RecordEvent
+from perdure.models.protocol import Model, ModelEvent, ModelRequest, TextPiece
+from perdure.models.scripted import ScriptedModel, call, calls, say, truncate
 from perdure.runtime.clock import SystemClock
 from perdure.runtime.stores import store_for
 from perdure.store.protocol import Store
 from perdure.testing.crash import Boundary, die, tripwire, tripwire_from_environment
-from perdure.tools.clients.dispatch import ChildCall
 from perdure.tools.decorator import AnyTool
 from perdure.tools.prepare import ToolPrepareContext
-from perdure.tools.provider import ToolProvider
+from perdure.tools.provider import ProviderContext, ToolProvider
 from perdure.tools.toolbox import ToolSource
 from perdure.vocab.effects import PreparedToolCall
 from perdure.vocab.records import TurnEnded
@@ -82,7 +93,7 @@ class Mortal:
         self._asked += 1
         async for event in self._model.stream(request):
             yield event
-            if isinstance(event, TextDelta) and os.environ.get(DIE_IN) == f"model {self._asked}":
+            if isinstance(event, TextPiece) and os.environ.get(DIE_IN) == f"model {self._asked}":
                 die()
 
 
@@ -182,19 +193,19 @@ def three_classes(ledger: Ledger) -> tuple[Model, list[AnyTool]]:
 def queued(ledger: Ledger) -> tuple[Model, list[AnyTool]]:
     """Two once calls of one concurrency class and a serial one: each waits for the one before it."""
 
-    @tool(concurrency_class="bank")
+    @tool(concurrency_group="bank")
     async def first(ctx: ToolContext) -> str:
         """First."""
         ledger.write("first", ctx.idempotency_key)
         return "1"
 
-    @tool(concurrency_class="bank")
+    @tool(concurrency_group="bank")
     async def second(ctx: ToolContext) -> str:
         """Second."""
         ledger.write("second", ctx.idempotency_key)
         return "2"
 
-    @tool(serial=True)
+    @tool(sequential=True)
     async def third(ctx: ToolContext) -> str:
         """Third."""
         ledger.write("third", ctx.idempotency_key)
@@ -222,8 +233,8 @@ def probed(ledger: Ledger) -> tuple[Model, list[AnyTool]]:
 def probe_unknown(ledger: Ledger) -> tuple[Model, list[AnyTool]]:
     """A probe that cannot tell."""
 
-    def ask(ctx: ToolContext) -> Unknown:
-        return Unknown("the bank does not answer")
+    def ask(ctx: ToolContext) -> CannotTell:
+        return CannotTell("the bank does not answer")
 
     @tool(probe=ask)
     async def charge(ctx: ToolContext) -> str:
@@ -282,7 +293,7 @@ def stream_cut(ledger: Ledger) -> tuple[Model, list[AnyTool]]:
         ledger.write("charge", ctx.idempotency_key)
         return "charged"
 
-    return ScriptedModel(call("charge"), cut(after="all d"), say("all done")), [charge]
+    return ScriptedModel(call("charge"), truncate(after="all d"), say("all done")), [charge]
 
 
 def zombie(ledger: Ledger) -> tuple[Model, list[AnyTool]]:
@@ -346,7 +357,7 @@ def deploy(ledger: Ledger) -> tuple[Model, list[AnyTool]]:
 
 
 class Shop(ToolProvider):
-    """Its hook is asked for a ticket, and no two answers of it are the same."""
+    """A provider whose hook returns a different ticket at each call."""
 
     MANIFESTS = (
         ToolManifest(name="put", durability=Durability(effect="idempotent")),
@@ -367,7 +378,7 @@ class Shop(ToolProvider):
         await asyncio.sleep(0)
         return msgspec.structs.replace(call, prepared_payload=os.urandom(8).hex())
 
-    async def execute(self, name: str, args: Json, ctx: ToolContext[object]) -> object:
+    async def execute(self, name: str, args: Json, ctx: ProviderContext[object]) -> object:
         self._ledger.write(name, f"{ctx.idempotency_key}#{ctx.prepared_payload}")
         return f"{name} done"
 
@@ -395,8 +406,8 @@ def nesting(ledger: Ledger) -> tuple[Model, list[ToolSource]]:
     @tool(effect="resumable")
     async def book(ctx: ToolContext) -> list[str | None]:
         """Book."""
-        [charged] = await ctx.dispatch.batch([ChildCall("charge", {"cents": 5})])
-        [stored] = await ctx.dispatch.batch([ChildCall("put")])
+        [charged] = await ctx.tools.batch([("charge", {"cents": 5})])
+        [stored] = await ctx.tools.batch([("put", {})])
         return [charged.error_code, stored.error_code]
 
     return ScriptedModel(call("book"), say("all done")), [book, charge, put]
@@ -425,10 +436,10 @@ SCENARIOS: dict[str, Callable[[Ledger], tuple[Model, Sequence[ToolSource]]]] = {
 
 
 async def _until_idle(session: Session) -> None:
-    """Only be there, as a worker that nobody told anything."""
+    """Run as a worker that receives no input."""
     async with asyncio.timeout(20):
         async for event in session.events():
-            if isinstance(event, Fact) and isinstance(event.record, TurnEnded):
+            if isinstance(event, RecordEvent) and isinstance(event.record, TurnEnded):
                 return
 
 
@@ -452,9 +463,9 @@ async def _run(name: str, folder: Path) -> None:
     lease_s = float(os.environ.get(LEASE_S, "10"))
     real = store_for(store_url(folder), clock, lease_ms=int(lease_s * 1000))
     store = writes.watched(_stop_where_told(tripwire_from_environment(real)))
-    tuning = Tuning(clock=clock, lease_s=lease_s)
+    tuning = RuntimeOptions(clock=clock, lease_s=lease_s)
     async with Runtime(
-        store, agents=[Agent("a", model=model, tools=tools, instructions="as it was")], tuning=tuning
+        store, agents=[Agent("a", model=model, tools=tools, instructions="as it was")], options=tuning
     ) as rt:
         session = await rt.session("s", agent="a")
         if os.environ.get(SILENT):
@@ -466,6 +477,6 @@ async def _run(name: str, folder: Path) -> None:
 
 
 def run(name: str, folder: str, environment: dict[str, str]) -> None:
-    """What a child process does: the whole turn, or as much of it as it lives to see."""
+    """Run in a child process: the whole turn, or as much of it as it lives to see."""
     os.environ.update(environment)
     asyncio.run(_run(name, Path(folder)))

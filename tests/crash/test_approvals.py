@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure import Agent, Code, Error, Runtime, ToolContext, Tuning, tool
+from perdure import Agent, Code, Error, Runtime, RuntimeOptions, ToolContext, tool
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.observe.pending import PendingDecision
 from perdure.store.protocol import Store
@@ -17,18 +17,18 @@ from tests.crash.harness import processes
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(300)]
 
-HURRIED = Tuning(patience_s=0.0)
+HURRIED = RuntimeOptions(idle_timeout_s=0.0)
 
 
 def bank(store: Store, world: World) -> Runtime:
-    @tool(approve=True)
+    @tool(needs_approval=True)
     async def refund(ctx: ToolContext, cents: int) -> str:
         """Refund."""
         world.note("refund", key=ctx.idempotency_key, cents=cents)
         return "refunded"
 
     agent = Agent("bank", model=ScriptedModel(call("refund", cents=5), say("done")), tools=[refund])
-    return Runtime(store, agents=[agent], tuning=HURRIED)
+    return Runtime(store, agents=[agent], options=HURRIED)
 
 
 async def ask_and_approve(rt: Runtime) -> None:
@@ -98,14 +98,14 @@ async def test_sixty_four_decisions_one_effect(store: str, tmp_path: Path, reque
     url = f"sqlite:///{tmp_path / 's.db'}" if store == "sqlite" else str(request.getfixturevalue("postgres_url"))
     paid: list[int] = []
 
-    @tool(approve=True)
+    @tool(needs_approval=True)
     async def refund(cents: int) -> str:
         """Refund."""
         paid.append(cents)
         return "refunded"
 
     agent = Agent("bank", model=ScriptedModel(call("refund", cents=5), say("done")), tools=[refund])
-    async with Runtime(url, agents=[agent], tuning=HURRIED) as rt:
+    async with Runtime(url, agents=[agent], options=HURRIED) as rt:
         sent = await (await rt.session("s", agent="bank")).send("go")
         question = await waiting(rt)
         reports = [tmp_path / f"report-{n}" for n in range(4)]

@@ -10,14 +10,15 @@ from typing import Literal
 
 import pytest
 
-from perdure import Agent, Runtime, Session, ToolContext, ToolExecutionResult, ToolHints, ToolObject
+from perdure import Agent, BaseTool, Runtime, Session, ToolContext, ToolHints
 from perdure.codec import Json, decode
 from perdure.ids import SessionId
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.services.background import BackgroundEventSink, BackgroundOutcome
 from perdure.services.tasks import SessionTask
 from perdure.store.protocol import Store
-from perdure.testing import Crash, World, every_boundary
+from perdure.testing import CrashReport, World, every_boundary
+from perdure.tools import ToolResult
 from perdure.tools.background import SpawnBackgroundTool
 from perdure.vocab.messages import Text
 from tests.crash.harness import processes
@@ -32,7 +33,7 @@ CHARGED: list[str] = []
 ENDS: list[str] = []
 
 
-class Charges(ToolObject):
+class Charges(BaseTool):
     """Does something to the world, once."""
 
     name = "charge"
@@ -43,8 +44,8 @@ class Charges(ToolObject):
     def __init__(self, world: World) -> None:
         self.world = world
 
-    async def execute(self, arguments: dict[str, Json]) -> ToolExecutionResult:
-        return ToolExecutionResult.tool_error("only in the background")
+    async def execute(self, arguments: dict[str, Json]) -> ToolResult:
+        return ToolResult.tool_error("only in the background")
 
     async def execute_background(
         self, arguments: dict[str, Json], context: ToolContext[object], sink: BackgroundEventSink
@@ -68,7 +69,7 @@ class Reads(Charges):
         return BackgroundOutcome("read", {"done": "read"})
 
 
-def _app(store: Store | str, tool: ToolObject, *, signal: bool = False) -> Runtime:
+def _app(store: Store | str, tool: BaseTool, *, signal: bool = False) -> Runtime:
     spawn = call("spawn_background", tool=tool.name, args={}, signal_on_completion=signal)
     model = ScriptedModel.by_input({"go": [spawn, say("started")]}, default=[say("noted", exact=True)])
     return Runtime(store, agents=[Agent("a", model=model, tools=[SpawnBackgroundTool(), tool])])
@@ -100,7 +101,7 @@ async def script(rt: Runtime) -> None:
     if task.state == "failed":
         assert task.error is not None
         assert task.error.kind == "orphaned"
-        assert (task.spec["tool"], task.attempt) == ("charge", 1), "what may run again does"
+        assert (task.spec["tool"], task.attempt) == ("charge", 1), "a repeatable run starts again"
         return
     assert task.result_path is not None
     found = await session.files.read_file(task.result_path)
@@ -109,19 +110,19 @@ async def script(rt: Runtime) -> None:
 
 
 @pytest.mark.parametrize("mode", ["memory", "kill"])
-def test_what_may_run_twice_comes_to_its_end_wherever_the_process_dies(mode: Literal["memory", "kill"]) -> None:
+def test_repeatable_run_ends_at_every_crash_boundary(mode: Literal["memory", "kill"]) -> None:
     facts = ["create", "process_first_started", "amend", "process.completed"]
     where = [f"{side} {what}" for what in facts for side in ("before", "after")] if mode == "kill" else None
     crashes = every_boundary(reading, script, mode=mode, at=where)
     assert {len(crash.world) for crash in crashes} == {1}
 
 
-def test_what_may_run_once_is_begun_once_wherever_the_process_dies() -> None:
+def test_nonrepeatable_run_starts_once_at_every_crash_boundary() -> None:
     CHARGED.clear()
     ENDS.clear()
     seen: list[tuple[str, int]] = []
 
-    def begun_once(crash: Crash) -> None:
+    def begun_once(crash: CrashReport) -> None:
         before = 1 + sum(count for _, count in seen)  # the undisturbed run, and the experiments so far
         seen.append((ENDS[-1], len(CHARGED) - before))
 
@@ -158,7 +159,7 @@ def note(ledger: str) -> None:
         file.write("charged\n")
 
 
-class Noting(ToolObject):
+class Noting(BaseTool):
     """Writes to a file; may run once only, unless it says otherwise."""
 
     name = "charge"
@@ -169,8 +170,8 @@ class Noting(ToolObject):
     def __init__(self, ledger: str) -> None:
         self.ledger = ledger
 
-    async def execute(self, arguments: dict[str, Json]) -> ToolExecutionResult:
-        return ToolExecutionResult.tool_error("only in the background")
+    async def execute(self, arguments: dict[str, Json]) -> ToolResult:
+        return ToolResult.tool_error("only in the background")
 
     async def execute_background(
         self, arguments: dict[str, Json], context: ToolContext[object], sink: BackgroundEventSink
@@ -179,9 +180,7 @@ class Noting(ToolObject):
         return BackgroundOutcome("charged", {"done": "charge"})
 
 
-async def test_a_run_killed_in_its_first_second_is_not_begun_again_and_its_session_is_told_once(
-    url: str, tmp_path: Path
-) -> None:
+async def test_killed_nonrepeatable_run_fails_and_signals_its_session_once(url: str, tmp_path: Path) -> None:
     ledger = tmp_path / "ledger"
     child = processes.Process(target=dying, args=(url, str(ledger)))
     child.start()
@@ -191,7 +190,7 @@ async def test_a_run_killed_in_its_first_second_is_not_begun_again_and_its_sessi
         task = await ended(rt)
         assert task.error is not None
         assert (task.state, task.error.kind) == ("failed", "orphaned")
-        session = rt.existing("s")
+        session = rt.get_session("s")
 
         async def told() -> bool:
             return bool(await signals_of(session)) and (await session.why()).status == "idle"
@@ -199,15 +198,15 @@ async def test_a_run_killed_in_its_first_second_is_not_begun_again_and_its_sessi
         await until(told, seconds=30)
         (message,) = await signals_of(session)
         assert message.startswith("Background run failed.")
-        assert "- summary: its worker is gone, and nobody else may go on with it" in message
+        assert "- summary: its worker is gone, and no other worker may continue it" in message
         assert await asyncio.to_thread(ledger.read_text) == "charged\n"
     async with _app(url, Noting(str(ledger)), signal=True) as rt:
-        assert (await rt.existing("s").why()).status == "idle"
-        assert len(await signals_of(rt.existing("s"))) == 1
+        assert (await rt.get_session("s").why()).status == "idle"
+        assert len(await signals_of(rt.get_session("s"))) == 1
 
 
 async def signals_of(session: Session) -> list[str]:
-    parts = [part for message in await session.history() for part in message.parts if isinstance(part, Text)]
+    parts = [part for message in await session.messages() for part in message.parts if isinstance(part, Text)]
     return [part.text for part in parts if part.text.startswith("Background run")]
 
 

@@ -12,15 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from perdure import Agent, Code, Error, Fact, Runtime, Session, ToolContext, ToolError, Tuning, tool
+from perdure import Agent, Code, Error, Runtime, RuntimeOptions, Session, ToolContext, ToolError, tool
 from perdure.codec import Json
+from perdure.events import RecordEvent
 from perdure.models.scripted import ScriptedModel, call, calls, say
 from perdure.runtime.clock import SystemClock
 from perdure.runtime.stores import store_for
 from perdure.store.shapes import Accepted, AlreadyResolved
 from perdure.testing.crash import KILL_AT, TRACE, Boundary, die, tripwire_from_environment
 from perdure.tools.toolbox import ToolSource
-from perdure.vocab.messages import Message, ToolResult
+from perdure.vocab.messages import Message, ToolResultPart
 from perdure.vocab.outcomes import PendingCompletion
 from perdure.vocab.promises import Ok
 from perdure.vocab.records import EffectStarted
@@ -49,7 +50,7 @@ def publishing(ledger: Ledger) -> list[ToolSource]:
             raise ToolError("the second attempt replays what the first one finished")
         await ctx.step("store", note, "store", ctx.step_key("store"), effect="idempotent")
         await ctx.sleep("cool", "60ms")
-        verdict = await ctx.event("reviewed", timeout="1h")
+        verdict = await ctx.wait_for_event("reviewed", timeout="1h")
         return await ctx.step("upload", note, f"upload {rendered} {verdict}".replace(" ", "-"), ctx.step_key("upload"))
 
     @tool(effect="pure")
@@ -100,19 +101,19 @@ MODELS = {
 
 
 async def _answer(session: Session) -> None:
-    """Answer the event once somebody waits for it."""
+    """Resolve the event once a body waits for it."""
     async for event in session.events():
-        if isinstance(event, Fact) and isinstance(event.record, EffectStarted) and "/event:" in event.record.id:
+        if isinstance(event, RecordEvent) and isinstance(event.record, EffectStarted) and "/event:" in event.record.id:
             await session.resolve("reviewed", "fine")
             return
 
 
 async def _answer_early(session: Session) -> None:
-    """Answer before anybody waits; or not at all, if the turn came to its end before the crash."""
+    """Resolve the event before a body waits; or not at all, if the turn came to its end before the crash."""
     try:
         await session.resolve("reviewed", "fine")
     except Error as problem:
-        if problem.code is not Code.AWAIT_EVENT_UNKNOWN_OR_REVOKED:
+        if problem.code is not Code.EVENT_KEY_INVALID:
             raise
 
 
@@ -120,7 +121,7 @@ async def _run(name: str, folder: Path, text: str) -> None:
     clock = SystemClock()
     store = tripwire_from_environment(store_for(store_url(folder), clock, lease_ms=10_000))
     agent = Agent("a", model=MODELS[name](), tools=TOOLS[name](Ledger(folder / "ledger")))
-    async with Runtime(store, agents=[agent], tuning=Tuning(clock=clock, patience_s=0.0)) as rt:
+    async with Runtime(store, agents=[agent], options=RuntimeOptions(clock=clock, idle_timeout_s=0.0)) as rt:
         session = await rt.session("s", agent="a")
         sent = await session.send(text, key=text)
         answering = asyncio.create_task(_answer(session)) if os.environ.get(WHEN) == "late" else None
@@ -150,11 +151,11 @@ def child(name: str, folder: Path, environment: dict[str, str], text: str = "go"
 
 
 def outputs(history: tuple[Message, ...]) -> list[Json]:
-    return [part.output for message in history for part in message.parts if isinstance(part, ToolResult)]
+    return [part.output for message in history for part in message.parts if isinstance(part, ToolResultPart)]
 
 
 class Written:
-    """What a killed run wrote: what is durable for certain, and what may be, since its confirmation was on its way."""
+    """Writes of a killed run: durable ones, and possible ones, whose confirmation was in flight."""
 
     def __init__(self, trace: Path | None, kill: str = "") -> None:
         lines = [Boundary.parse(line) for line in trace.read_text().splitlines()] if trace else []
@@ -198,7 +199,7 @@ async def check(folder: Path, written: Written) -> None:
 
 async def answer_from_outside(folder: Path) -> None:
     async with Runtime(store_url(folder), worker=False) as rt:
-        assert await rt.existing("s").resolve("reviewed", "fine") in (Accepted(), AlreadyResolved(Ok(value="fine")))
+        assert await rt.get_session("s").resolve("reviewed", "fine") in (Accepted(), AlreadyResolved(Ok(value="fine")))
 
 
 WRITES = 21
@@ -223,7 +224,7 @@ async def killed_at(when: str, point: str, folder: Path, *, answered_meanwhile: 
     ended = child("publish", folder, {WHEN: when, KILL_AT: f"{point}:", TRACE: str(trace)})
     assert ended in (-9, 0)
     if ended == 0:
-        assert int(point.partition(":")[0]) > 13, "it made fewer writes than a turn like this can do with"
+        assert int(point.partition(":")[0]) > 13, "the turn made fewer writes than it needs"
     else:
         if answered_meanwhile:
             await answer_from_outside(folder)
@@ -240,7 +241,7 @@ async def test_killed_inside_a_step_right_after_its_outside_effect(name: str, fo
 
 
 @pytest.mark.parametrize("n", [6, 10, 12, 16, 18])
-async def test_answered_while_nobody_is_there(n: int, folder: Path) -> None:
+async def test_body_resumes_with_an_answer_given_without_worker(n: int, folder: Path) -> None:
     await killed_at("late", f"{n}:before", folder, answered_meanwhile=True)
 
 
@@ -254,10 +255,10 @@ async def test_a_step_whose_argument_changed_ends_its_call_and_not_the_session(f
     assert Ledger(folder / "ledger").count("render") == 1
     assert child("change", folder, {}, "once more") == 0
     async with Runtime(store_url(folder), worker=False) as rt:
-        assert outputs(await rt.existing("s").history())[-1] == "published"
+        assert outputs(await rt.get_session("s").messages())[-1] == "published"
 
 
-async def test_a_call_that_handed_its_key_out_is_pending_after_a_crash_and_not_in_doubt(folder: Path) -> None:
+async def test_call_with_external_key_is_pending_after_a_crash(folder: Path) -> None:
     assert child("order", folder, {}) == -9
     (folder / "go").touch()
     [(_, key)] = Ledger(folder / "ledger").lines()

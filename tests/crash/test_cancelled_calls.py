@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from perdure import Agent, Runtime, Tuning
-from perdure.models.protocol import ModelEvent, ModelReply, ModelRequest, TextDelta
+from perdure import Agent, Runtime, RuntimeOptions
+from perdure.models.protocol import ModelEvent, ModelReply, ModelRequest, TextPiece
 from perdure.runtime.clock import SystemClock
+from perdure.runtime.internals import core_of, ref_of
 from perdure.runtime.stores import store_for
 from perdure.testing.crash import Boundary, Gate, fatal, gated
 from perdure.vocab.messages import Text
@@ -24,7 +25,7 @@ pytestmark = [pytest.mark.crash, pytest.mark.timeout(60)]
 
 TEN = Usage(input=6, output=4, calls=1)
 THIRTY = "thirty characters are written."
-TUNING = Tuning(lease_s=1.0)
+TUNING = RuntimeOptions(lease_s=1.0)
 
 
 class Writer:
@@ -36,7 +37,7 @@ class Writer:
         self._waits = waits
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
-        yield TextDelta(THIRTY)
+        yield TextPiece(THIRTY)
         await asyncio.sleep(3600 if self._waits else 0)
         yield ModelReply(parts=(Text(text=THIRTY),), finish="stop", usage=TEN, model="writer")
 
@@ -48,12 +49,12 @@ def cancelling(url: str, kill_at: str) -> None:
 
 async def _cancelling(url: str, kill_at: Boundary) -> None:
     store = gated(store_for(url, SystemClock(), lease_ms=1000), Gate.at(kill_at, fatal(kill_at, None)))
-    async with Runtime(store, agents=[Agent("a", model=Writer(waits=True))], tuning=TUNING) as rt:
+    async with Runtime(store, agents=[Agent("a", model=Writer(waits=True))], options=TUNING) as rt:
         session = await rt.session("s", agent="a")
         sent = await session.send("go", key="k")
 
         async def written() -> bool:
-            return bool(await rt.store.live.read(session.stream))
+            return bool(await core_of(rt).store.live.read(ref_of(session).stream))
 
         await until(written, seconds=30)
         await session.cancel()
@@ -64,7 +65,7 @@ CANCEL, END = "cancel_requested", "turn_ended"
 
 
 @pytest.mark.parametrize(("side", "what"), [("before", CANCEL), ("after", CANCEL), ("before", END), ("after", END)])
-async def test_what_a_cancelled_call_bought_is_counted_once(folder: Path, side: str, what: str) -> None:
+async def test_usage_of_a_cancelled_call_is_counted_once(folder: Path, side: str, what: str) -> None:
     url = store_url(folder)
     child = processes.Process(target=cancelling, args=(url, f"0:{side}:{what}"))
     child.start()
@@ -72,15 +73,15 @@ async def test_what_a_cancelled_call_bought_is_counted_once(folder: Path, side: 
     if child.is_alive():
         child.kill()
     assert child.exitcode == -signal.SIGKILL
-    async with Runtime(url, agents=[Agent("a", model=Writer(waits=False))], tuning=TUNING) as rt:
+    async with Runtime(url, agents=[Agent("a", model=Writer(waits=False))], options=TUNING) as rt:
         sent = await (await rt.session("s", agent="a")).send("go", key="k")
         result = await sent.result(30)
-        ledger = [(one.effect, one.usage) for one in await sent.session.ledger()]
+        ledger = [(one.effect, one.usage) for one in await sent.session.usage_entries()]
         used = await sent.session.usage()
     (first, bought), *rest = ledger
     assert (first, bought.output, bought.calls, bought.estimated) == ("m1.1", 10, 1, 1)
     if (side, what) == ("before", CANCEL):
-        assert (result.status, rest) == ("finished", [("m1.2", TEN)]), "nobody has cancelled it"
+        assert (result.status, rest) == ("finished", [("m1.2", TEN)]), "the turn was not cancelled"
     else:
         assert (result.reason, rest) == ("cancelled", [])
     assert used == result.usage == sum((one for _, one in ledger), Usage())

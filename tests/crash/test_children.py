@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from perdure.codec import Json
-from perdure.vocab.messages import ToolResult
+from perdure.vocab.messages import ToolResultPart
 from tests.crash.harness import assert_valid_for_a_provider, at, final_history, inside, kill_and_recover, room, trace
 from tests.crash.scenarios import Ledger
 
@@ -29,7 +29,7 @@ DOUBTFUL = {"4:after", "5:before"}  # its intent is durable and its outcome is n
 async def told(folder: Path) -> Json:
     history = await final_history(folder)
     assert_valid_for_a_provider(history)
-    [output] = [part.output for message in history for part in message.parts if isinstance(part, ToolResult)]
+    [output] = [part.output for message in history for part in message.parts if isinstance(part, ToolResultPart)]
     return output
 
 

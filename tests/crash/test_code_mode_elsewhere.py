@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from perdure import Agent, Runtime, Session, ToolContext, Tuning, tool
+from perdure import Agent, Runtime, RuntimeOptions, Session, ToolContext, tool
 from perdure.codemode import code_mode
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.testing.crash import die
 from perdure.tools.client_side import client_tool
-from perdure.vocab.messages import ToolResult
+from perdure.vocab.messages import ToolResultPart
 from perdure.vocab.records import EffectSettled
 from tests.crash.harness import final_history, processes
 from tests.crash.scenarios import Ledger, store_url
@@ -27,7 +27,7 @@ PICK = client_tool("pick", "Let the person pick.", {"type": "object", "propertie
 
 async def _settled(session: Session) -> bool:
     """Whether the call beside that of the client has its outcome, in the store."""
-    records = [row.record for row in await session.rows()]
+    records = [row.record for row in await session.journal()]
     return any(isinstance(one, EffectSettled) and one.id == "c1.0/step:call:3" for one in records)
 
 
@@ -42,7 +42,9 @@ async def _run(folder: Path, last: bool) -> None:
 
     model = ScriptedModel(call("run_python", code=PROGRAM), say("done", exact=True))
     agent = Agent("a", model=model, tools=[ship, PICK, code_mode()])
-    async with Runtime(store_url(folder), agents=[agent], tuning=Tuning(patience_s=0.0 if last else 30.0)) as rt:
+    async with Runtime(
+        store_url(folder), agents=[agent], options=RuntimeOptions(idle_timeout_s=0.0 if last else 30.0)
+    ) as rt:
         session = await rt.session("s", agent="a")
         sent = await session.send("go", key="go")
         while not (await _settled(session) and (waiting := await session.pending())):  # noqa: ASYNC110 - in the store
@@ -74,7 +76,7 @@ async def test_a_program_that_waits_for_its_client_lives_through_kills(tmp_path:
     await live_through(tmp_path)
 
 
-async def test_a_program_that_waits_for_its_client_lives_through_kills_on_a_database_server(on_postgres: Path) -> None:
+async def test_program_waiting_for_its_client_survives_kills_on_postgres(on_postgres: Path) -> None:
     await live_through(on_postgres)
 
 
@@ -85,5 +87,5 @@ async def live_through(folder: Path) -> None:
     assert (folder / "answer").read_text() == "finished done"
     assert Counter(name for name, _ in Ledger(folder / "ledger").lines()) == {f"ship-{item}": 1 for item in (1, 2, 3)}
     history = await final_history(folder)
-    [told] = [part.output for message in history for part in message.parts if isinstance(part, ToolResult)]
+    [told] = [part.output for message in history for part in message.parts if isinstance(part, ToolResultPart)]
     assert told == {"result": ["shipped 1", "the red one", "shipped 2", "shipped 3"]}

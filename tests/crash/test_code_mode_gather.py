@@ -17,14 +17,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perdure import Agent, Runtime, ToolContext, Tuning, tool
+from perdure import Agent, Runtime, RuntimeOptions, ToolContext, tool
 from perdure.codec import Json
 from perdure.codemode import code_mode
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.runtime.clock import SystemClock
 from perdure.runtime.stores import store_for
 from perdure.testing.crash import KILL_AT, die, tripwire_from_environment
-from perdure.vocab.messages import ToolResult
+from perdure.vocab.messages import ToolResultPart
 from perdure.vocab.records import EffectStarted
 from tests.crash.harness import assert_valid_for_a_provider, final_history, processes
 from tests.crash.scenarios import Ledger, store_url
@@ -74,7 +74,7 @@ async def _run(folder: Path) -> None:
     store = tripwire_from_environment(store_for(store_url(folder), clock, lease_ms=10_000))
     model = ScriptedModel(call("run_python", code=PROGRAM), say("done", exact=True))
     agent = Agent("a", model=model, tools=[ship, code_mode()])
-    async with Runtime(store, agents=[agent], tuning=Tuning(clock=clock)) as rt:
+    async with Runtime(store, agents=[agent], options=RuntimeOptions(clock=clock)) as rt:
         session = await rt.session("s", agent="a")
         sent = await session.send("go", key="go")
         result = await sent.result(timeout=60)
@@ -104,9 +104,7 @@ async def test_a_program_lives_through_a_kill_inside_a_gather(tmp_path: Path, sp
 
 
 @pytest.mark.parametrize("spared", ["4"])
-async def test_a_program_lives_through_a_kill_inside_a_gather_on_a_database_server(
-    on_postgres: Path, spared: str
-) -> None:
+async def test_program_survives_a_kill_inside_gather_on_postgres(on_postgres: Path, spared: str) -> None:
     await live_through(on_postgres, spared)
 
 
@@ -120,11 +118,11 @@ async def live_through(folder: Path, spared: str) -> None:
     assert len({key for _, key in ledger.lines()}) == CALLS + 1
     history = await final_history(folder)
     assert_valid_for_a_provider(history)
-    [told] = [part.output for message in history for part in message.parts if isinstance(part, ToolResult)]
+    [told] = [part.output for message in history for part in message.parts if isinstance(part, ToolResultPart)]
     told = msgspec.convert(told, dict[str, Json])
     known = {int(spared) if spared else 0, CALLS + 1}
     assert told["result"] == [f"shipped {item}" if item in known else "outcome_unknown" for item in range(1, CALLS + 2)]
     async with Runtime(store_url(folder), worker=False) as rt:
-        rows = await rt.existing("s").rows()
+        rows = await rt.get_session("s").journal()
     intents = Counter(str(row.record.id) for row in rows if isinstance(row.record, EffectStarted))
     assert [intents[f"c1.0/step:call:{item}"] for item in range(1, CALLS + 2)] == [1] * (CALLS + 1)

@@ -22,18 +22,19 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perdure import Agent, Runtime, Session, ToolContext, Tuning, tool
+from perdure import Agent, Runtime, RuntimeOptions, Session, ToolContext, tool
 from perdure.codec import Json
 from perdure.codemode import code_mode
-from perdure.models.protocol import ModelEvent, ModelReply, ModelRequest, TextDelta
+from perdure.models.protocol import ModelEvent, ModelReply, ModelRequest, TextPiece
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.observe.verify import verify
 from perdure.runtime.clock import SystemClock
+from perdure.runtime.internals import core_of, ref_of
 from perdure.runtime.stores import store_for
 from perdure.session.fold import CODE
 from perdure.testing.crash import KILL_AT, TRACE, Boundary, die, tripwire_from_environment
 from perdure.tools.decorator import AnyTool
-from perdure.vocab.messages import Text, ToolResult
+from perdure.vocab.messages import Text, ToolResultPart
 from perdure.vocab.records import EffectSettled, EffectStarted
 from perdure.vocab.usage import Usage
 from tests.crash.harness import assert_valid_for_a_provider, final_history, processes
@@ -99,7 +100,7 @@ async def _run(folder: Path, code: str) -> None:
     store = tripwire_from_environment(store_for(store_url(folder), clock, lease_ms=10_000))
     model = ScriptedModel(call("run_python", code=code), say("done", exact=True))
     agent = Agent("a", model=model, tools=[*tools_of(Ledger(folder / "ledger")), code_mode()])
-    async with Runtime(store, agents=[agent], tuning=Tuning(clock=clock)) as rt:
+    async with Runtime(store, agents=[agent], options=RuntimeOptions(clock=clock)) as rt:
         session = await rt.session("s", agent="a")
         sent = await session.send("go", key="go")
         result = await sent.result(timeout=60)
@@ -254,14 +255,16 @@ async def check(
     assert len(set(ledger.lines())) == len({name for name, _ in ledger.lines()}), "under one key"
     history = await final_history(folder)
     assert_valid_for_a_provider(history)
-    [told] = [part.output for message in history for part in message.parts if isinstance(part, ToolResult)]
+    [told] = [part.output for message in history for part in message.parts if isinstance(part, ToolResultPart)]
     told = msgspec.convert(told, dict[str, Json])
     assert told["result"] == expected
-    assert str(told.get("note", "")).count("Nobody knows") == expected.count(UNKNOWN)
+    assert str(told.get("note", "")).count("may or may not have taken effect") == expected.count(UNKNOWN)
     async with Runtime(store_url(folder), worker=False) as rt:
-        rows = await rt.existing("s").rows()
-        [info] = await rt.sessions()
-        verdict = verify(info, await rt.store.read(info.stream), await rt.store.load(info.stream, code=CODE))
+        rows = await rt.get_session("s").journal()
+        [info] = await rt.list_sessions()
+        verdict = verify(
+            info, await core_of(rt).store.read(info.stream), await core_of(rt).store.load(info.stream, code=CODE)
+        )
     assert verdict.problems == ()
     intents = Counter(str(row.record.id) for row in rows if isinstance(row.record, EffectStarted))
     ends = Counter(str(row.record.id) for row in rows if isinstance(row.record, EffectSettled))
@@ -297,7 +300,7 @@ def waiting_tools(folder: Path) -> list[AnyTool]:
     async def review(ctx: ToolContext, doc: str) -> Json:
         """Have it reviewed."""
         await ctx.step("render", act, f"render-{doc}", ctx.step_key("render"))
-        verdict = await ctx.event(f"review {doc}")
+        verdict = await ctx.wait_for_event(f"review {doc}")
         await ctx.step("upload", act, f"upload-{doc}", ctx.step_key("upload"))
         return verdict
 
@@ -307,18 +310,18 @@ def waiting_tools(folder: Path) -> list[AnyTool]:
 REVIEWS = "import asyncio\nawait asyncio.gather(*[review(doc=d) for d in 'abc'])"
 
 
-async def _wait(folder: Path, patience_s: float) -> None:
+async def _wait(folder: Path, idle_timeout_s: float) -> None:
     model = ScriptedModel(call("run_python", code=REVIEWS), say("done", exact=True))
     agent = Agent("a", model=model, tools=[*waiting_tools(folder), code_mode()])
-    tuning = Tuning(lease_s=1.0, patience_s=patience_s)
-    async with Runtime(store_url(folder), agents=[agent], tuning=tuning) as rt:
+    tuning = RuntimeOptions(lease_s=1.0, idle_timeout_s=idle_timeout_s)
+    async with Runtime(store_url(folder), agents=[agent], options=tuning) as rt:
         await (await rt.session("s", agent="a")).send("go", key="go")
         await asyncio.sleep(3600)
 
 
-def wait(folder: str, patience_s: float) -> None:
-    """The life of a worker that somebody kills."""
-    asyncio.run(_wait(Path(folder), patience_s))
+def wait(folder: str, idle_timeout_s: float) -> None:
+    """Run as a worker that is killed."""
+    asyncio.run(_wait(Path(folder), idle_timeout_s))
 
 
 async def killed_once(
@@ -335,8 +338,10 @@ async def killed_once(
 
             async def there() -> bool:
                 assert worker.is_alive()
-                session = looking.existing("s")
-                return await looking.store.stream(session.stream) is not None and await so(looking, session)
+                session = looking.get_session("s")
+                return await core_of(looking).store.stream(ref_of(session).stream) is not None and await so(
+                    looking, session
+                )
 
             await until(there, seconds=40, every=0.05)
     finally:
@@ -348,8 +353,8 @@ async def killed_once(
 @pytest.mark.parametrize("is_parked", [True, False])
 async def test_killed_while_three_of_them_wait(folder: Path, is_parked: bool) -> None:
     async def waits(looking: Runtime, session: Session) -> bool:
-        begun = [row.record.id for row in await session.rows() if isinstance(row.record, EffectStarted)]
-        [info] = await looking.sessions()
+        begun = [row.record.id for row in await session.journal() if isinstance(row.record, EffectStarted)]
+        [info] = await looking.list_sessions()
         return sum("/event:" in id for id in begun) == 3 and info.parked is is_parked
 
     await killed_once(folder, wait, (str(folder), 0.0 if is_parked else 60.0), waits)
@@ -360,9 +365,9 @@ async def test_killed_while_three_of_them_wait(folder: Path, is_parked: bool) ->
         for doc in "cab":
             await session.resolve(f"review {doc}", f"fine {doc}")
         sent = await session.send("go", key="go")
-        assert sent.duplicate
+        assert sent.is_duplicate
         assert (await sent.result(timeout=40)).status == "finished"
-        [told] = [p.output for m in await session.history() for p in m.parts if isinstance(p, ToolResult)]
+        [told] = [p.output for m in await session.messages() for p in m.parts if isinstance(p, ToolResultPart)]
     assert told == {"result": ["fine a", "fine b", "fine c"]}
     lines = Ledger(folder / "ledger").lines()
     assert Counter(name for name, _ in lines) == Counter(f"{what}-{d}" for what in ("render", "upload") for d in "abc")
@@ -393,7 +398,7 @@ class Judge:
         with self._sold.open("a") as file:
             file.write(f"{question}\n")
         if question.startswith("second") and self._hangs:
-            yield TextDelta("some of it")
+            yield TextPiece("some of it")
             await asyncio.sleep(3600)
         usage = Usage(input=6, output=4, calls=1)
         yield ModelReply(parts=(Text(text=question),), finish="stop", usage=usage, model="judge")
@@ -411,13 +416,13 @@ def judging(folder: Path, *, hangs: bool) -> Agent:
 
 async def _ask(folder: Path) -> None:
     agents = [judging(folder, hangs=True)]
-    async with Runtime(store_url(folder), agents=agents, tuning=Tuning(lease_s=1.0)) as rt:
+    async with Runtime(store_url(folder), agents=agents, options=RuntimeOptions(lease_s=1.0)) as rt:
         await (await rt.session("s", agent="a")).send("go", key="go")
         await asyncio.sleep(3600)
 
 
 def ask(folder: str) -> None:
-    """The life of a worker that somebody kills."""
+    """Run as a worker that is killed."""
     asyncio.run(_ask(Path(folder)))
 
 
@@ -426,20 +431,20 @@ def sold(folder: Path) -> list[str]:
     return path.read_text().split() if path.exists() else []
 
 
-async def test_what_two_of_them_had_asked_a_model_when_they_were_killed_is_counted_once(folder: Path) -> None:
+async def test_usage_of_two_killed_bodies_is_counted_once(folder: Path) -> None:
     async def asks(_: Runtime, session: Session) -> bool:
-        begun = [row.record for row in await session.rows() if isinstance(row.record, EffectStarted)]
-        return sum(one.asks is not None for one in begun) == 4 and len(sold(folder)) == 4
+        begun = [row.record for row in await session.journal() if isinstance(row.record, EffectStarted)]
+        return sum(one.estimated_usage is not None for one in begun) == 4 and len(sold(folder)) == 4
 
     await killed_once(folder, ask, (str(folder),), asks)
     async with Runtime(store_url(folder), agents=[judging(folder, hangs=False)]) as rt:
         session = await rt.session("s", agent="a")
         sent = await session.send("go", key="go")
-        assert sent.duplicate
+        assert sent.is_duplicate
         assert (await sent.result(timeout=40)).status == "finished"
-        ledger = await session.ledger()
+        ledger = await session.usage_entries()
         usage = await session.usage()
-        [told] = [p.output for m in await session.history() for p in m.parts if isinstance(p, ToolResult)]
+        [told] = [p.output for m in await session.messages() for p in m.parts if isinstance(p, ToolResultPart)]
     assert told == {"result": ["first-a, second-a", "first-b, second-b"]}
     assert sorted(sold(folder)) == sorted(
         ["first-a", "first-b", "second-a", "second-b", "second-a", "second-b", "done"]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure import Runtime, Tuning
+from perdure import Runtime, RuntimeOptions
 from perdure.codec import Json
 from perdure.runtime.clock import SystemClock
 from perdure.runtime.processes.handle import ProcessHandle
@@ -20,7 +20,7 @@ from perdure.services.command_supervisor import start_of
 from perdure.services.os_commands import RunFolder
 from perdure.testing.crash import Boundary, die, tripwire
 from perdure.vocab.records import ProcessEvent
-from perdure.vocab.registrations import ProcessWasCancelled, Succeeded
+from perdure.vocab.registrations import ProcessSucceeded, ProcessWasCancelled
 from tests.crash.harness import processes
 from tests.crash.scenarios import store_url
 from tests.scenarios.conftest import until
@@ -50,7 +50,7 @@ def runtime(folder: Path, kill: str = "") -> Runtime:
 
     clock = SystemClock()
     store = tripwire(store_for(store_url(folder), clock, lease_ms=10_000), on_boundary)
-    return Runtime(store, tuning=Tuning(clock=clock, host="here", commands_in=folder / "runs"))
+    return Runtime(store, options=RuntimeOptions(clock=clock, host="here", commands_in=folder / "runs"))
 
 
 def script(folder: Path) -> list[str]:
@@ -72,7 +72,7 @@ def live(folder: str, kill: str, cancel: bool) -> None:
 
     async def work() -> None:
         async with runtime(Path(folder), kill) as rt:
-            handle = await rt.command(script(Path(folder)), id="c", grace=30)
+            handle = await rt.start_command(script(Path(folder)), id="c", grace=30)
             if cancel:
                 while not (await handle.output()):  # noqa: ASYNC110 - until it has begun
                     await asyncio.sleep(0.01)
@@ -92,12 +92,12 @@ async def killed(folder: Path, kill: str, *, cancel: bool = False) -> None:
 
 
 async def told(handle: ProcessHandle) -> list[str]:
-    found = [row.record.event for row in await handle.rows() if isinstance(row.record, ProcessEvent)]
+    found = [row.record.event for row in await handle.journal() if isinstance(row.record, ProcessEvent)]
     return [name.partition(".")[2] for name in found]
 
 
 async def payloads(handle: ProcessHandle, event: str) -> list[Json]:
-    found = [row.record for row in await handle.rows() if isinstance(row.record, ProcessEvent)]
+    found = [row.record for row in await handle.journal() if isinstance(row.record, ProcessEvent)]
     return [one.payload for one in found if one.event == event]
 
 
@@ -117,9 +117,9 @@ async def test_a_command_survives_its_worker_and_runs_once(folder: Path, fact: s
     await until(begun, seconds=WAITS)  # it goes on without a worker
     (folder / "end").touch()
     async with runtime(folder) as rt:
-        handle = rt.process("c")
+        handle = rt.get_process("c")
         output = await handle.wait(WAITS)
-        assert output == Succeeded(value={"exit_code": 0, "stdout": "one\ntwo\n", "stderr": ""})
+        assert output == ProcessSucceeded(value={"exit_code": 0, "stdout": "one\ntwo\n", "stderr": ""})
         log = await told(handle)
         assert [name for name in log if "spawn" in name] == spawns
         assert [log.count(name) for name in ("exited", "completed")] == [1, 1]
@@ -127,14 +127,14 @@ async def test_a_command_survives_its_worker_and_runs_once(folder: Path, fact: s
     assert runs(folder) == 1
 
 
-async def test_a_cancel_that_its_worker_died_of_is_carried_out_by_the_next(folder: Path) -> None:
+async def test_command_cancel_is_completed_by_the_next_worker(folder: Path) -> None:
     await killed(folder, "after command.signalled", cancel=True)
     async with runtime(folder) as rt:
-        handle = rt.process("c")
+        handle = rt.get_process("c")
         assert await handle.wait(WAITS) == ProcessWasCancelled(reason="enough")
         (spawned,) = await payloads(handle, "command.spawned")
-        assert start_of(spawned["pid"]) == 0, "it is not there any more"
+        assert start_of(spawned["pid"]) == 0, "the process is gone"
         sent = await payloads(handle, "command.signalled")
-        assert [one["signal"] for one in sent] == ["SIGTERM", "SIGTERM"], "who only said it may not have done it"
+        assert [one["signal"] for one in sent] == ["SIGTERM", "SIGTERM"], "a recorded signal may not have been sent"
         assert sent[0]["by"] != sent[1]["by"]
     assert runs(folder) == 1

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from perdure import Agent, Runtime, Session, ToolContext, Tuning, tool
+from perdure import Agent, Runtime, RuntimeOptions, Session, ToolContext, tool
 from perdure.codec import Json
-from perdure.models.protocol import JobBegun, ModelEvent, ModelReply, ModelRequest, TextDelta
+from perdure.models.protocol import JobBegun, ModelEvent, ModelReply, ModelRequest, TextPiece
 from perdure.models.scripted import ScriptedModel, call
+from perdure.runtime.internals import core_of, ref_of
 from perdure.vocab.messages import Text
 from perdure.vocab.records import EffectSettled, EffectStarted, ModelJobBegun
 from perdure.vocab.tools import EffectClass
@@ -50,7 +51,7 @@ class Asked:
             with self._sold.open("a") as file:
                 file.write(f"{question}\n")
         if question == "second" and self._hangs:
-            yield TextDelta("thirty characters are written.")
+            yield TextPiece("thirty characters are written.")
             if self._job:
                 yield JobBegun({"id": "job_1"})
             await asyncio.sleep(3600)
@@ -79,13 +80,13 @@ def agent_of(folder: Path, effect: EffectClass, *, hangs: bool, job: bool = Fals
 
 async def _die_asking(folder: Path, effect: EffectClass, job: bool, limit: int | None) -> None:
     agent = agent_of(folder, effect, hangs=True, job=job, limit=limit)
-    async with Runtime(store_url(folder), agents=[agent], tuning=Tuning(lease_s=1.0)) as rt:
+    async with Runtime(store_url(folder), agents=[agent], options=RuntimeOptions(lease_s=1.0)) as rt:
         await (await rt.session("s", agent="a")).send("go", key="k")
         await asyncio.sleep(3600)
 
 
 def die_asking(folder: str, effect: EffectClass, job: bool, limit: int | None) -> None:
-    """The life of a worker that somebody kills."""
+    """Run as a worker that is killed."""
     asyncio.run(_die_asking(Path(folder), effect, job, limit))
 
 
@@ -100,10 +101,10 @@ async def killed_while_it_asks(
 
             async def waits() -> bool:
                 assert worker.is_alive()
-                if await looking.store.stream(looking.existing("s").stream) is None:
+                if await core_of(looking).store.stream(ref_of(looking.get_session("s")).stream) is None:
                     return False
-                records = [row.record for row in await looking.existing("s").rows()]
-                begun = sum(isinstance(one, EffectStarted) and one.asks is not None for one in records)
+                records = [row.record for row in await looking.get_session("s").journal()]
+                begun = sum(isinstance(one, EffectStarted) and one.estimated_usage is not None for one in records)
                 jobs = sum(isinstance(one, ModelJobBegun) for one in records)
                 return begun == 2 and jobs == job and len(sold(folder)) == 2
 
@@ -120,8 +121,8 @@ def sold(folder: Path) -> list[str]:
 
 
 async def bought(session: Session) -> list[tuple[str, str, int, int]]:
-    """What tools bought, of a ledger that adds up to the usage of the session."""
-    ledger = await session.ledger()
+    """Return the usage of tools, from a ledger that adds up to the usage of the session."""
+    ledger = await session.usage_entries()
     assert sum((one.usage for one in ledger), Usage()) == await session.usage()
     direct = [one for one in ledger if one.source.startswith("direct:")]
     assert {one.model for one in direct} == {"asked"}
@@ -133,16 +134,14 @@ FIRST, LOST = ("direct:one", "asked:1", 4, 0), ("direct:two", "asked:2", 0, 1)
 
 
 @pytest.mark.parametrize("effect", ["resumable", "idempotent", "once"])
-async def test_what_a_tool_had_asked_when_its_worker_was_killed_is_counted_once(
-    folder: Path, effect: EffectClass
-) -> None:
+async def test_usage_of_a_killed_tool_completion_is_counted_once(folder: Path, effect: EffectClass) -> None:
     await killed_while_it_asks(folder, effect)
     async with Runtime(store_url(folder), agents=[agent_of(folder, effect, hangs=False)]) as rt:
         sent = await (await rt.session("s", agent="a")).send("go", key="k")
-        assert sent.duplicate
+        assert sent.is_duplicate
         assert (await sent.result(timeout=40)).status == "finished"
         direct = await bought(sent.session)
-        ends = [row.record.id for row in await sent.session.rows() if isinstance(row.record, EffectSettled)]
+        ends = [row.record.id for row in await sent.session.journal() if isinstance(row.record, EffectSettled)]
     assert len(ends) == len(set(ends))
     if effect == "resumable":
         (one, first, *exact), (two, second, *lost), (also_two, again, *answered) = direct
@@ -155,10 +154,10 @@ async def test_what_a_tool_had_asked_when_its_worker_was_killed_is_counted_once(
         assert sold(folder) == ["first", "second", "first", "second", "done"]
     else:
         assert direct == [FIRST, LOST]
-        assert sold(folder) == ["first", "second", "done"], "what is in doubt is not done again"
+        assert sold(folder) == ["first", "second", "done"], "a call in doubt is not repeated"
 
 
-async def test_what_was_lost_counts_against_the_limits(folder: Path) -> None:
+async def test_usage_of_lost_completions_counts_against_limits(folder: Path) -> None:
     await killed_while_it_asks(folder, "resumable", limit=30)
     async with Runtime(store_url(folder), agents=[agent_of(folder, "resumable", hangs=False)]) as rt:
         sent = await (await rt.session("s", agent="a")).send("go", key="k")
@@ -166,7 +165,7 @@ async def test_what_was_lost_counts_against_the_limits(folder: Path) -> None:
         assert (result.status, result.reason) == ("stopped", "limit_reached")
         assert result.usage.estimated == 1
         assert [estimated for *_, estimated in await bought(sent.session)] == [0, 1]
-    assert sold(folder) == ["first", "second"], "it is not asked again"
+    assert sold(folder) == ["first", "second"], "the model is not called again"
 
 
 @pytest.mark.parametrize("effect", ["resumable", "idempotent"])
@@ -176,7 +175,7 @@ async def test_a_job_that_a_provider_began_for_a_tool_is_waited_for(folder: Path
         sent = await (await rt.session("s", agent="a")).send("go", key="k")
         assert (await sent.result(timeout=40)).status == "finished"
         direct = await bought(sent.session)
-        ends = [row.record for row in await sent.session.rows() if isinstance(row.record, EffectSettled)]
+        ends = [row.record for row in await sent.session.journal() if isinstance(row.record, EffectSettled)]
     assert sold(folder).count("second") == 1
     assert [(source, output, estimated) for source, _, output, estimated in direct if source == "direct:two"] == [
         ("direct:two", 4, 0)
@@ -191,14 +190,14 @@ async def test_a_job_of_a_call_that_does_not_run_again_is_ended(folder: Path) ->
         sent = await (await rt.session("s", agent="a")).send("go", key="k")
         assert (await sent.result(timeout=40)).status == "finished"
         assert await bought(sent.session) == [FIRST, LOST]
-    assert given_up(folder) == ["job_1"], "nobody waits for it"
+    assert given_up(folder) == ["job_1"], "the job is cancelled"
 
 
 @pytest.mark.parametrize("effect", ["resumable", "idempotent", "once"])
 async def test_a_job_of_a_turn_that_was_cancelled_meanwhile_is_given_up(folder: Path, effect: EffectClass) -> None:
     await killed_while_it_asks(folder, effect, job=True)
     async with Runtime(store_url(folder), worker=False) as rt:
-        assert await rt.existing("s").cancel() == "requested"
+        assert await rt.get_session("s").cancel() == "requested"
     async with Runtime(store_url(folder), agents=[agent_of(folder, effect, hangs=False)]) as rt:
         sent = await (await rt.session("s", agent="a")).send("go", key="k")
         assert (await sent.result(timeout=40)).reason == "cancelled"

@@ -9,7 +9,7 @@ import pytest
 from perdure import Agent, Runtime, ToolContext, tool
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.tools.decorator import AnyTool
-from perdure.vocab.messages import Message, ToolResult
+from perdure.vocab.messages import Message, ToolResultPart
 from tests.crash.harness import assert_valid_for_a_provider, child, inside
 from tests.crash.scenarios import Ledger, store_url
 
@@ -22,18 +22,18 @@ async def finish(folder: Path, tools: list[AnyTool]) -> tuple[tuple[Message, ...
     model = ScriptedModel.by_input({"go": [call("put", where="shelf"), say("all done")]}, default=[say("hello")])
     agent = Agent("a", model=model, instructions="rewritten", tools=tools)
     async with Runtime(store_url(folder), agents=[agent]) as rt:
-        session = rt.existing("s")
+        session = rt.get_session("s")
         sent = await session.send("go", key="the-only-input")
         assert (await sent.result(timeout=20)).status == "finished"
-        history = await session.history()
+        history = await session.messages()
         assert_valid_for_a_provider(history)
         assert (await session.ask("next", timeout=20)).startswith("hello")
     return history, model
 
 
-def result_of(history: tuple[Message, ...]) -> ToolResult:
+def result_of(history: tuple[Message, ...]) -> ToolResultPart:
     part = history[2].parts[0]
-    assert isinstance(part, ToolResult)
+    assert isinstance(part, ToolResultPart)
     return part
 
 

@@ -12,7 +12,7 @@ from perdure.codec import Json
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.testing.crash import die
 from perdure.tools.decorator import AnyTool
-from perdure.vocab.messages import ToolResult
+from perdure.vocab.messages import ToolResultPart
 from tests.crash.harness import processes
 from tests.crash.scenarios import Ledger, store_url
 from tests.e2e.command import perdure
@@ -73,8 +73,8 @@ async def test_a_person_decides_about_a_call_whose_worker_was_killed(
         decided = await asyncio.to_thread(perdure, *words, cwd=folder)
         assert decided.code == 0, decided.err
         assert (await sent.result(30)).text == "done"
-        parts = [part for one in await session.history() for part in one.parts]
-        [output] = [part.output for part in parts if isinstance(part, ToolResult)]
+        parts = [part for one in await session.messages() for part in one.parts]
+        [output] = [part.output for part in parts if isinstance(part, ToolResultPart)]
     assert _said(output) == told
     assert ledger.count("dispatched") == dispatched
     assert ledger.count("paid") == dispatched - 1

@@ -1,4 +1,4 @@
-"""Files under crashes and races: a write is all or nothing, and happens once; who compares loses no update."""
+"""Files under crashes and races: a write is atomic and happens once; compare-and-write loses no update."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from perdure.codec import decode
 from perdure.ids import DEFAULT_TENANT, SessionId, files_stream
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.runtime.clock import SystemClock
+from perdure.runtime.internals import core_of
 from perdure.runtime.stores import store_for
 from perdure.services.files import SessionFiles, StoredFiles
 from perdure.services.files.tree import FilesChanged
 from perdure.store.protocol import Store
-from perdure.testing import Crash, World, every_boundary
+from perdure.testing import CrashReport, World, every_boundary
 from perdure.testing.laws.bench import open_stream
 from perdure.tools.files import file_tools
-from perdure.vocab.messages import ToolResult
+from perdure.vocab.messages import ToolResultPart
 from tests.crash.harness import processes, wait_until
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(240)]
@@ -39,7 +40,7 @@ def app(store: Store, world: World) -> Runtime:
         say("done"),
     )
     return Runtime(
-        store, agents=[Agent("a", model=model, tools=file_tools(), files=[InitialFile("/todo.txt", "to do")])]
+        store, agents=[Agent("a", model=model, tools=file_tools(), initial_files=[InitialFile("/todo.txt", "to do")])]
     )  # fmt: skip
 
 
@@ -50,7 +51,7 @@ async def script(rt: Runtime) -> None:
     assert found is not None
     assert found.content == "two\n"
     assert [info.name for info in await session.files.list_directory()] == ["notes"]
-    rows = await rt.store.read(files_stream(DEFAULT_TENANT, SessionId("s")))
+    rows = await core_of(rt).store.read(files_stream(DEFAULT_TENANT, SessionId("s")))
     changes = [decode(row.data, FilesChanged) for row in rows]
     said = [(change.made, [put.path for put in change.put], change.removed) for change in changes]
     assert said == [
@@ -61,8 +62,8 @@ async def script(rt: Runtime) -> None:
     ], "every change is there once"
 
 
-def told_the_truth(crash: Crash) -> None:
-    parts = [part for message in crash.history("s") for part in message.parts if isinstance(part, ToolResult)]
+def told_the_truth(crash: CrashReport) -> None:
+    parts = [part for message in crash.history("s") for part in message.parts if isinstance(part, ToolResultPart)]
     written, edited, deleted = (part.output for part in parts)
     assert written == {"path": "/workspace/notes/a.txt", "size_bytes": 4, "content_hash": ONE}
     assert edited["content_hash"] == "sha256:27dd8ed44a83ff94d557f9fd0412ed5a8cbca69ea04922d88c01184a07300a5a"
@@ -90,7 +91,9 @@ async def written(rt: Runtime) -> None:
     found = await session.files.read_file("/a.txt")
     assert found is not None
     assert found.content == "one\n"
-    assert len(await rt.store.read(files_stream(DEFAULT_TENANT, SessionId("s")))) == 2, "opened, and written once"
+    assert len(await core_of(rt).store.read(files_stream(DEFAULT_TENANT, SessionId("s")))) == 2, (
+        "opened, and written once"
+    )
 
 
 def test_a_file_is_written_once_wherever_the_process_is_killed() -> None:

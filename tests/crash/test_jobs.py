@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from perdure import Agent, Runtime, Tuning
+from perdure import Agent, Runtime, RuntimeOptions
+from perdure.runtime.internals import core_of, ref_of
 from perdure.vocab.records import ModelJobBegun
 from tests.providers import spoken
 from tests.providers.loopback import Answer, Asked, Loopback, answer
@@ -21,12 +22,12 @@ pytestmark = [pytest.mark.crash, pytest.mark.timeout(120)]
 
 CHILD = """
     import asyncio, sys
-    from perdure import Agent, Runtime, Tuning
+    from perdure import Agent, Runtime, RuntimeOptions
 
     async def main():
         settings = {"openai_background": True, "stream": sys.argv[2] == "stream"}
-        agent = Agent("a", model="openai:gpt-5.2", settings=settings)
-        async with Runtime(sys.argv[1], agents=[agent], tuning=Tuning(lease_s=1.0)) as rt:
+        agent = Agent("a", model="openai:gpt-5.2", model_settings=settings)
+        async with Runtime(sys.argv[1], agents=[agent], options=RuntimeOptions(lease_s=1.0)) as rt:
             await (await rt.session("s", agent="a")).send("go", key="k")
             await asyncio.sleep(3600)
 
@@ -70,10 +71,10 @@ async def test_killed_while_a_job_runs(url: str, how: str, monkeypatch: pytest.M
             await asyncio.to_thread(child.wait)
             provider.done = True
             settings = {"openai_background": True, "stream": how == "stream"}
-            agent = Agent("a", model="openai:gpt-5.2", settings=settings)
-            async with Runtime(url, agents=[agent], tuning=Tuning(lease_s=1.0)) as rt:
+            agent = Agent("a", model="openai:gpt-5.2", model_settings=settings)
+            async with Runtime(url, agents=[agent], options=RuntimeOptions(lease_s=1.0)) as rt:
                 sent = await (await rt.session("s", agent="a")).send("go", key="k")
-                assert sent.duplicate
+                assert sent.is_duplicate
                 result = await sent.result(timeout=60)
         finally:
             child.kill()
@@ -84,5 +85,5 @@ async def test_killed_while_a_job_runs(url: str, how: str, monkeypatch: pytest.M
 
 
 async def begun(rt: Runtime) -> bool:
-    rows = await rt.store.read(rt.existing("s").stream)
+    rows = await core_of(rt).store.read(ref_of(rt.get_session("s")).stream)
     return any(isinstance(row.record, ModelJobBegun) for row in rows)

@@ -68,10 +68,10 @@ async def recovered(folder: Path, steps: int) -> tuple[Counting, set[str]]:
     """Another worker goes on with it: what it read, and which steps were settled before."""
     counting, ledger = Counting(store_for(store_url(folder), SystemClock(), lease_ms=10_000)), Ledger(folder / "ledger")
     async with Runtime(store_url(folder), worker=False) as rt:
-        records = [row.record for row in await rt.process("p").rows()]
+        records = [row.record for row in await rt.get_process("p").journal()]
     settled = {one.id.removeprefix("p/step:") for one in records if isinstance(one, EffectSettled)}
     async with Runtime(counting, processes=[climbing(ledger)]) as rt:  # pyright: ignore[reportArgumentType]
-        assert await rt.process("p").result(timeout=120) == steps
+        assert await rt.get_process("p").result(timeout=120) == steps
     return counting, settled
 
 

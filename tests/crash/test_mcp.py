@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from perdure import Agent, Runtime, Tuning
+from perdure import Agent, Runtime, RuntimeOptions
 from perdure.codec import Json
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.runtime.clock import SystemClock
 from perdure.runtime.stores import store_for
 from perdure.testing.crash import KILL_AT, tripwire_from_environment
 from perdure.tools.mcp import McpServers
-from perdure.vocab.messages import ToolResult
+from perdure.vocab.messages import ToolResultPart
 from tests.crash.harness import assert_valid_for_a_provider, final_history, processes
 from tests.crash.scenarios import store_url
 from tests.scenarios.conftest import until
@@ -32,7 +32,7 @@ async def _run(folder: Path) -> None:
     shop: Json = {"url": (folder / "url").read_text(), "start_timeout": 50, "elicit": True}
     model = ScriptedModel(call("mcp_shop__measure"), say("done", exact=True))
     agent = Agent("a", model=model, tools=[McpServers({"shop": shop})])
-    async with Runtime(store, agents=[agent], tuning=Tuning(clock=clock, patience_s=0.0)) as rt:
+    async with Runtime(store, agents=[agent], options=RuntimeOptions(clock=clock, idle_timeout_s=0.0)) as rt:
         session = await rt.session("s", agent="a")
         result = await (await session.send("go", key="go")).result(timeout=100)
         (folder / "answer").write_text(f"{result.status} {result.text}")
@@ -87,7 +87,7 @@ async def _kill_and_answer(folder: Path) -> None:
         first.join()
         [question] = await rt.approvals.list()
         assert "Which size?" in str(question.args)
-        await rt.approvals.approve(question.id, by="ana", edit={"size": "M"})
+        await rt.approvals.approve(question.id, by="ana", args={"size": "M"})
     recorded = {KILL_AT: "0:before:effect_settled c1.0/approval:asks:1:size"}
     assert await _ended(folder, recorded) == -signal.SIGKILL, "killed again when the answer is about to be recorded"
     assert await _ended(folder, {}) == 0
@@ -95,5 +95,5 @@ async def _kill_and_answer(folder: Path) -> None:
     assert (folder / "ledger").read_text().splitlines() == ["measure asked", "measure accept"]
     history = await final_history(folder)
     assert_valid_for_a_provider(history)
-    [told] = [part.output for message in history for part in message.parts if isinstance(part, ToolResult)]
+    [told] = [part.output for message in history for part in message.parts if isinstance(part, ToolResultPart)]
     assert "size M" in str(told)

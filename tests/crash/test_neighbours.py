@@ -1,4 +1,4 @@
-"""A turn that kills every worker that takes it up is sealed; whoever ran beside it goes on."""
+"""A turn that kills every worker is dead-lettered; concurrent turns go on."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def start(folder: Path) -> ForkServerProcess:
     return process
 
 
-async def test_a_turn_that_kills_is_sealed_alone(folder: Path) -> None:
+async def test_a_turn_that_kills_is_dead_lettered_alone(folder: Path) -> None:
     async with Runtime(store_url(folder), agents=agents_of(folder), worker=False) as rt:
         names = [*GOOD[:10], "poison", *GOOD[10:]]
         sent = [
@@ -84,7 +84,7 @@ async def test_a_turn_that_kills_is_sealed_alone(folder: Path) -> None:
         (folder / "over").touch()
         for worker in fleet:
             await asyncio.to_thread(worker.join, 30)
-        assert ended == [POISONED] * 3, "who seals it does not try once more"
+        assert ended == [POISONED] * 3, "the sealing worker does not try once more"
         assert results.pop("poison").reason == "no_forward_progress"
         assert {name: result.status for name, result in results.items()} == dict.fromkeys(GOOD, "finished")
         charged = [key for name, key in Ledger(folder / "ledger").lines() if name == "charge"]

@@ -7,11 +7,12 @@ import os
 import signal
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from perdure import Agent, Error, Runtime, Sent, ToolContext, tool
+from perdure import Agent, Error, Runtime, ToolContext, TurnHandle, tool
 from perdure.errors import Code
 from perdure.models.protocol import Model, ModelEvent, ModelRequest
 from perdure.models.scripted import ScriptedModel, call, calls, say
@@ -52,7 +53,7 @@ class Deadly:
             begun = 0
             while begun < calls:
                 await asyncio.sleep(0.02)
-                begun = sum(isinstance(row.record, EffectStarted) for row in await rt.existing("s").rows())
+                begun = sum(isinstance(row.record, EffectStarted) for row in await rt.get_session("s").journal())
 
 
 def deadly_model(ledger: Ledger, folder: Path) -> tuple[Model, list[AnyTool]]:
@@ -78,7 +79,7 @@ def deadly_tool(ledger: Ledger, folder: Path) -> tuple[Model, list[AnyTool]]:
         await asyncio.sleep(30)  # it is still under way when the other one kills us
         return "charged"
 
-    @tool(effect="pure", serial=True)
+    @tool(effect="pure", sequential=True)
     async def report() -> str:
         ledger.write("report", "-")
         return "reported"
@@ -103,8 +104,8 @@ class Fatal:
                 begun = 0
                 while begun < self._ledger.count("asked"):
                     await asyncio.sleep(0.02)
-                    records = [row.record for row in await rt.existing("s").rows()]
-                    begun = sum(isinstance(one, EffectStarted) and one.asks is not None for one in records)
+                    records = [row.record for row in await rt.get_session("s").journal()]
+                    begun = sum(isinstance(one, EffectStarted) and one.estimated_usage is not None for one in records)
             die()
         async for event in ScriptedModel(call("consult")).stream(request):
             yield event
@@ -167,13 +168,13 @@ def agent_of(play: str, folder: Path) -> Agent:
 
 async def _work(play: str, folder: Path) -> None:
     async with Runtime(store_url(folder), agents=[agent_of(play, folder)]) as rt:
-        session = rt.existing("s")
-        while (await session.why()).status not in ("idle", "sealed"):  # noqa: ASYNC110 - or it is killed
+        session = rt.get_session("s")
+        while (await session.why()).status not in ("idle", "failed"):  # noqa: ASYNC110 - or it is killed
             await asyncio.sleep(0.01)
 
 
 def work(play: str, folder: str, harmless: bool) -> None:
-    """A worker's life: until the session has nothing to do, or somebody kills it."""
+    """Run as a worker until the session is idle or the process is killed."""
     if harmless:
         os.environ[HARMLESS] = "1"
     asyncio.run(_work(play, Path(folder)))
@@ -192,35 +193,35 @@ def lives(play: str, folder: Path, *, harmless: bool = False, limit: int = 12) -
 
 
 @asynccontextmanager
-async def sending(play: str, folder: Path) -> AsyncGenerator[Sent]:
-    """Somebody who only sends, and one input."""
+async def sending(play: str, folder: Path) -> AsyncGenerator[TurnHandle]:
+    """Open a runtime without worker and send one input."""
     async with Runtime(store_url(folder), agents=[agent_of(play, folder)], worker=False) as rt:
         yield await (await rt.session("s", agent="a")).send("go")
 
 
-async def test_a_model_client_that_kills_every_worker_is_stopped_by_the_third_takeover(folder: Path) -> None:
+async def test_third_takeover_stops_a_turn_that_kills_its_workers(folder: Path) -> None:
     async with sending("model", folder) as sent:
         assert lives("model", folder) == 3
-        assert Ledger(folder / "ledger").count("model") == 3, "who seals it does not try once more"
+        assert Ledger(folder / "ledger").count("model") == 3, "the sealing worker does not try once more"
         result = await sent.result(timeout=10)
         assert (result.status, result.reason) == ("stopped", "no_forward_progress")
         assert result.message == "the turn was taken over 3 times without getting any further"
         assert (result.usage.calls, result.usage.estimated) == (3, 3), "each was bought, and counts once"
-        bought = [(entry.effect, entry.usage.estimated) for entry in await sent.session.ledger()]
+        bought = [(entry.effect, entry.usage.estimated) for entry in await sent.session.usage_entries()]
         assert bought == [("m1.1", 1), ("m1.2", 1), ("m1.3", 1)]
         why = await sent.session.why()
-        assert (why.status, why.turn) == ("sealed", sent.turn)
+        assert (why.status, why.turn) == ("failed", sent.turn_id)
 
         again = await sent.session.retry()
-        assert again.turn != sent.turn
-        assert await sent.session.retry() == Sent(again.session, again.turn, again.input, duplicate=True)
+        assert again.turn_id != sent.turn_id
+        assert await sent.session.retry() == replace(again, is_duplicate=True)
         assert (await sent.session.why()).status == "queued"
         assert lives("model", folder, harmless=True) == 0
         assert (await again.result(timeout=10)).text.startswith("all well")
         assert (await sent.session.why()).status == "idle", "the session is as good as any"
         with pytest.raises(Error) as caught:
             await sent.session.retry()
-        assert caught.value.code is Code.SESSION_NOT_SEALED
+        assert caught.value.code is Code.TURN_NOT_RETRYABLE
 
 
 async def test_workers_that_die_before_their_first_append_are_counted_too(folder: Path) -> None:
@@ -235,7 +236,7 @@ async def test_workers_that_die_before_their_first_append_are_counted_too(folder
         assert (await again.result(timeout=10)).status == "finished"
 
 
-async def test_what_a_sealed_turn_had_under_way_is_recorded_and_a_charge_is_not_made_twice(folder: Path) -> None:
+async def test_dead_lettered_turn_records_calls_and_repeats_no_charge(folder: Path) -> None:
     async with sending("tool", folder) as sent:
         assert lives("tool", folder) == 4, "the second one got as far as noting the doubt about the charge"
         ledger = Ledger(folder / "ledger")
@@ -243,7 +244,7 @@ async def test_what_a_sealed_turn_had_under_way_is_recorded_and_a_charge_is_not_
         assert (await sent.result(timeout=10)).reason == "no_forward_progress"
         outputs = {
             row.record.outcome.launch.result.tool_name: row.record.outcome.launch.result.output
-            for row in await sent.session.rows()
+            for row in await sent.session.journal()
             if isinstance(row.record, EffectSettled)
             and isinstance(row.record.outcome, ToolCallOutcome)
             and isinstance(row.record.outcome.launch, Done)
@@ -254,7 +255,7 @@ async def test_what_a_sealed_turn_had_under_way_is_recorded_and_a_charge_is_not_
             "report": NotRun,
         }
         assert lives("tool", folder, harmless=True) == 0
-        ended = [row.record for row in await sent.session.rows() if isinstance(row.record, TurnEnded)]
+        ended = [row.record for row in await sent.session.journal() if isinstance(row.record, TurnEnded)]
         assert [record.reason for record in ended] == ["no_forward_progress"]
 
 
@@ -262,21 +263,21 @@ async def test_what_a_sealed_turn_had_under_way_is_recorded_and_a_charge_is_not_
 async def test_a_tool_whose_model_client_kills_every_worker_is_stopped_too(folder: Path, play: str) -> None:
     async with sending(play, folder) as sent:
         assert lives(play, folder) == 3
-        assert Ledger(folder / "ledger").count("asked") == 3, "who seals it does not try once more"
+        assert Ledger(folder / "ledger").count("asked") == 3, "the sealing worker does not try once more"
         result = await sent.result(timeout=10)
         assert (result.status, result.reason) == ("stopped", "no_forward_progress")
         assert result.usage.estimated == 3, "each was bought, and counts once"
-        ledger = await sent.session.ledger()
+        ledger = await sent.session.usage_entries()
         assert [entry.usage.estimated for entry in ledger if entry.source.startswith("direct:")] == [1, 1, 1]
 
 
-async def test_a_turn_that_gets_further_between_kills_is_never_sealed(folder: Path) -> None:
+async def test_a_turn_that_gets_further_between_kills_is_never_dead_lettered(folder: Path) -> None:
     async with sending("stairs", folder) as sent:
         assert lives("stairs", folder) == 5
         assert (await sent.result(timeout=10)).text.startswith("all well")
 
 
-async def test_a_cancelled_turn_is_cancelled_and_not_sealed(folder: Path) -> None:
+async def test_a_cancelled_turn_is_cancelled_and_not_dead_lettered(folder: Path) -> None:
     async with sending("model", folder) as sent:
         for _ in range(2):
             worker = processes.Process(target=work, args=("model", str(folder), False))

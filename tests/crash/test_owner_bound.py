@@ -1,4 +1,4 @@
-"""A process that only its own worker may run, and whose worker is killed: nobody enters it again, and that is said."""
+"""An owner-bound process whose worker is killed: no worker enters it again, and `why` says so."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import pytest
 from perdure import ProcessContext, Runtime
 from perdure.codec import Json
 from perdure.processes.registration import environment
+from perdure.runtime.internals import core_of
 from perdure.runtime.processes.starting import register
-from perdure.store.shapes import Place
+from perdure.store.shapes import Placement
 from perdure.vocab.registrations import EngineInput, ProcessInput, ProcessWasAbandoned, Registration
 from tests.crash.harness import processes, wait_until
 from tests.crash.scenarios import Ledger, store_url
@@ -26,14 +27,14 @@ class Bound:
     """Writes that it was entered, and waits."""
 
     definitions = ("bound",)
-    place = Place()
+    place = Placement()
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
     async def run(self, ctx: ProcessContext, given: ProcessInput) -> Json:
         self._ledger.write("entered", "-")
-        return await ctx.event("go")
+        return await ctx.wait_for_event("go")
 
 
 async def _run(folder: Path) -> None:
@@ -41,7 +42,7 @@ async def _run(folder: Path) -> None:
         process_id="b", definition="bound", input=EngineInput(kind="k"), recovery="owner_bound", env=ENV
     )
     async with Runtime(store_url(folder), processes=[Bound(Ledger(folder / "ledger"))]) as rt:
-        handle = await register(rt, asked, env=ENV_BLOB)
+        handle = await register(core_of(rt), asked, env=ENV_BLOB)
         await handle.wait(timeout=100)
 
 
@@ -49,14 +50,14 @@ def _child(folder: str) -> None:
     asyncio.run(_run(Path(folder)))
 
 
-async def test_whoever_looks_is_told_that_its_worker_is_dead_and_only_a_person_ends_it(folder: Path) -> None:
+async def test_owner_bound_process_of_a_dead_worker_ends_by_abandon(folder: Path) -> None:
     ledger = Ledger(folder / "ledger")
     started = processes.Process(target=_child, args=(str(folder),))
     started.start()
     wait_until(lambda: ledger.count("entered") == 1, seconds=60)
     async with Runtime(store_url(folder), processes=[Bound(ledger)]) as rt:
-        handle = rt.process("b")
-        while "effect_started" not in [row.kind for row in await handle.rows()]:  # noqa: ASYNC110 - of another process
+        handle = rt.get_process("b")
+        while "effect_started" not in [row.kind for row in await handle.journal()]:  # noqa: ASYNC110 - of another process
             await asyncio.sleep(0.02)
         assert (await handle.why()).status == "running"
         assert started.pid is not None
@@ -66,9 +67,9 @@ async def test_whoever_looks_is_told_that_its_worker_is_dead_and_only_a_person_e
         while why.status != "orphaned":
             await asyncio.sleep(0.02)
             why = await handle.why()
-        assert "nobody knows how far it came" in why.because
-        assert (await handle.record()).output is None, "a worker's death ends nothing"
+        assert "its progress is unknown" in why.because
+        assert (await handle.info()).output is None, "a worker's death ends nothing"
         assert await handle.abandon("it will not come back", by="ann")
         assert await handle.wait(timeout=60) == ProcessWasAbandoned(reason="it will not come back", by="ann")
         assert (await handle.why()).status == "ended"
-    assert ledger.count("entered") == 1, "nobody else may go on with it"
+    assert ledger.count("entered") == 1, "no other worker may resume the process"

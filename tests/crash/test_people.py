@@ -1,6 +1,6 @@
-"""Waiting for a client, a person or somebody with a key, killed anywhere: answered before, during and after the outage.
+"""Waits for a client, a person or a completion, killed anywhere: answered before, during and after the outage.
 
-What must be true is short: the outcome is the first answer, whoever was killed when; nothing that is run elsewhere is
+What must be true is short: the outcome is the first answer, at any kill; nothing that is run elsewhere is
 ever in doubt; what has a due moment keeps it.
 """
 
@@ -12,18 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from perdure import Agent, Error, Fact, Runtime, Session, ToolContext, Tuning, tool
+from perdure import Agent, Error, Runtime, RuntimeOptions, Session, ToolContext, tool
 from perdure.codec import Json
 from perdure.errors import Code
+from perdure.events import RecordEvent
 from perdure.models.scripted import ScriptedModel, call, calls, say
 from perdure.runtime.clock import SystemClock
+from perdure.runtime.internals import core_of
 from perdure.runtime.stores import store_for
 from perdure.store.shapes import Accepted, AlreadyResolved
 from perdure.testing.crash import KILL_AT, TRACE, tripwire_from_environment
 from perdure.tools.client_side import asking, client_tool
 from perdure.tools.toolbox import ToolSource
 from perdure.vocab.effects import AwaitEvent
-from perdure.vocab.messages import Message, ToolResult
+from perdure.vocab.messages import Message, ToolResultPart
 from perdure.vocab.outcomes import PendingCompletion
 from perdure.vocab.promises import ClientResult, Ok, UserAnswer
 from perdure.vocab.records import EffectStarted
@@ -43,7 +45,7 @@ QUESTION: dict[str, Json] = {
     "options": ["S", "M"],
     "default": "S",
 }
-LOOK = client_tool("look", "Look at the screen.", {"type": "object"}, result={"type": "string"}, timeout="1h")
+LOOK = client_tool("look", "Look at the screen.", {"type": "object"}, result_type={"type": "string"}, timeout="1h")
 
 
 def parts(ledger: Ledger, due: str) -> tuple[ScriptedModel, list[ToolSource]]:
@@ -56,7 +58,7 @@ def parts(ledger: Ledger, due: str) -> tuple[ScriptedModel, list[ToolSource]]:
     @tool
     async def order(ctx: ToolContext) -> PendingCompletion:
         """Order."""
-        key = await ctx.completion_key(deadline="5s")  # a key that was never handed out can be answered by nobody
+        key = await ctx.completion_key(deadline="5s")  # without a key no caller can resolve the wait
         ledger.write("key", key.text)
         return ctx.pending()
 
@@ -69,7 +71,7 @@ async def answer_what_is_asked(session: Session) -> None:
     """A client and a person in one: each answers what it sees, as often as it sees it."""
     async for event in session.events():
         match event:
-            case Fact(record=EffectStarted(command=AwaitEvent(key=key, about=about))):
+            case RecordEvent(record=EffectStarted(command=AwaitEvent(key=key, about=about))):
                 call_id = about.call_id if about else ""
                 if isinstance(key.wait, ClientResult):
                     await session.post_result(call_id, "a button")
@@ -80,7 +82,7 @@ async def answer_what_is_asked(session: Session) -> None:
 
 
 async def complete(rt: Runtime, ledger: Ledger) -> None:
-    """Somebody who answers every key that was handed out."""
+    """Resolve every key that was handed out."""
     while True:
         for name, key in ledger.lines():
             if name == "key":
@@ -93,7 +95,9 @@ async def _run(folder: Path, due: str) -> None:
     store = tripwire_from_environment(store_for(store_url(folder), clock, lease_ms=10_000))
     ledger = Ledger(folder / "ledger")
     model, tools = parts(ledger, due)
-    async with Runtime(store, agents=[Agent("a", model=model, tools=tools)], tuning=Tuning(patience_s=0.0)) as rt:
+    async with Runtime(
+        store, agents=[Agent("a", model=model, tools=tools)], options=RuntimeOptions(idle_timeout_s=0.0)
+    ) as rt:
         session = await rt.session("s", agent="a")
         sent = await session.send("go", key="go")
         others = [asyncio.create_task(complete(rt, ledger))]
@@ -123,7 +127,7 @@ def child(folder: Path, environment: dict[str, str], due: str = "1h") -> int:
 
 
 def outputs(history: tuple[Message, ...]) -> list[Json]:
-    return [part.output for message in history for part in message.parts if isinstance(part, ToolResult)]
+    return [part.output for message in history for part in message.parts if isinstance(part, ToolResultPart)]
 
 
 def doubtful(output: Json) -> bool:
@@ -181,21 +185,19 @@ async def killed_and_carried_on(n: int, side: str, folder: Path) -> None:
     ended = child(folder, {ANSWER: "1", KILL_AT: f"{n}:{side}:", TRACE: str(folder / "trace")})
     assert ended in (-9, 0)
     if ended == 0:
-        assert n > 12, "it made fewer writes than a turn like this can do with"
+        assert n > 12, "the turn made fewer writes than it needs"
     else:
         assert child(folder, {ANSWER: "1"}) == 0
     await check(folder)
 
 
 @pytest.mark.parametrize("n", range(3, 16, 2))
-async def test_answered_while_nobody_is_at_work(n: int, tmp_path: Path) -> None:
+async def test_turn_resumes_with_an_answer_given_without_worker(n: int, tmp_path: Path) -> None:
     await killed_and_answered({ANSWER: "1", KILL_AT: f"{n}:after:", TRACE: str(tmp_path / "trace")}, tmp_path)
 
 
 @pytest.mark.parametrize(("asked", "answers"), [("c1.0.1", ""), ("c2.0.1", CLIENT_ALONE)])
-async def test_answered_while_nobody_is_at_work_on_a_database_server(
-    asked: str, answers: str, on_postgres: Path
-) -> None:
+async def test_turn_resumes_with_an_answer_on_postgres(asked: str, answers: str, on_postgres: Path) -> None:
     killed = {ANSWER: answers, KILL_AT: f"0:after:effect_started {asked}.completion"}
     assert await killed_and_answered(killed, on_postgres) == 1
 
@@ -204,7 +206,7 @@ async def killed_and_answered(environment: dict[str, str], folder: Path) -> int:
     """Kill it, answer whatever is asked, start it again; how much was asked."""
     assert child(folder, environment) == -9
     async with Runtime(store_url(folder), worker=False) as rt:
-        session = rt.existing("s")
+        session = rt.get_session("s")
         asked = await session.pending()
         for item in asked:
             match item.kind:
@@ -220,22 +222,22 @@ async def killed_and_answered(environment: dict[str, str], folder: Path) -> int:
     return len(asked)
 
 
-async def test_the_due_moment_of_a_question_is_the_one_it_was_asked_with(folder: Path) -> None:
+async def test_question_keeps_its_deadline_after_a_crash(folder: Path) -> None:
     """Killed when it was asked; the next worker comes when the time is over, and asks for no more of it."""
     ledger = Ledger(folder / "ledger")
     asked = "0:after:effect_started c2.0.1.completion"
     assert child(folder, {ANSWER: CLIENT_ALONE, KILL_AT: asked}, due="2s") == -9
     async with Runtime(store_url(folder), worker=False) as rt:
-        [item] = await rt.existing("s").pending()
+        [item] = await rt.get_session("s").pending()
         assert item.until is not None
         due = item.until
-        await asyncio.sleep(max(0, due - rt.clock.wall_ms()) / 1000)
+        await asyncio.sleep(max(0, due - core_of(rt).clock.wall_ms()) / 1000)
     process = processes.Process(target=_child, args=(str(folder), {}, "2s"))
     process.start()
     async with Runtime(store_url(folder), worker=False) as rt:
-        session = rt.existing("s")
+        session = rt.get_session("s")
         async for event in session.events():
-            if isinstance(event, Fact) and "c2.0.1.completion" in getattr(event.record, "id", ""):
+            if isinstance(event, RecordEvent) and "c2.0.1.completion" in getattr(event.record, "id", ""):
                 if isinstance(event.record, EffectStarted):
                     assert event.record.due_at == due
                     continue

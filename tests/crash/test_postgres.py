@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from perdure import Agent, Runtime, Tuning, tool
+from perdure import Agent, Runtime, RuntimeOptions, tool
 from perdure.ids import Seq, WorkerId
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.runtime.clock import SystemClock
+from perdure.runtime.internals import core_of
 from perdure.store.postgres import PostgresStore
 from perdure.testing.crash import Boundary, tripwire
 from tests.crash.harness import assert_valid_for_a_provider, at, inside, trace
@@ -84,9 +85,9 @@ async def test_the_server_crashes_at_every_write_and_the_turn_goes_on(
         session = await rt.session("s", agent="a")
         sent = await session.send("go", key="the-only-input")
         assert (await sent.result(timeout=30)).status == "finished"
-        rows = await session.rows()
+        rows = await session.journal()
         assert [row.seq for row in rows] == list(range(1, len(rows) + 1))
-        assert_valid_for_a_provider(await session.history())
+        assert_valid_for_a_provider(await session.messages())
         assert (await session.why()).status == "idle"
     assert crashes == [ONE_ONCE_WRITES[n - 1]]
     assert ledger.count("charge") == 1
@@ -115,11 +116,11 @@ async def test_the_server_crashes_before_each_write_of_a_turn(
 
     model, tools = SCENARIOS[scenario](ledger)
     real = PostgresStore(mortal_server.url(schema=f"each_{scenario}"), SystemClock(), lease_ms=60_000)
-    agent, tuning = Agent("a", model=model, tools=tools), Tuning(lease_s=60)
-    async with Runtime(writes.watched(tripwire(real, on_boundary)), agents=[agent], tuning=tuning) as rt:
+    agent, tuning = Agent("a", model=model, tools=tools), RuntimeOptions(lease_s=60)
+    async with Runtime(writes.watched(tripwire(real, on_boundary)), agents=[agent], options=tuning) as rt:
         sent = await (await rt.session("s", agent="a")).send("go", key="the-only-input")
         assert (await sent.result(timeout=100)).status == "finished"
-        assert_valid_for_a_provider(await sent.session.history())
+        assert_valid_for_a_provider(await sent.session.messages())
     facts = {fact for write in SWEEPS[scenario].writes for fact in write.removeprefix("append ").split(", ")}
     assert facts <= {fact for write in crashes for fact in write.removeprefix("append ").split(", ")}
     assert {name: ledger.count(name) for name in ONE_EACH[scenario]} == ONE_EACH[scenario]
@@ -138,24 +139,22 @@ async def test_the_server_crashes_before_each_write_of_a_turn_that_waits(mortal_
 
     real = PostgresStore(mortal_server.url(schema="crash_each"), SystemClock(), lease_ms=60_000)
     agent = Agent("a", model=MODELS["publish"](), tools=publishing(ledger))
-    tuning = Tuning(patience_s=0.0, lease_s=60)
-    async with Runtime(tripwire(real, on_boundary), agents=[agent], tuning=tuning) as rt:
+    tuning = RuntimeOptions(idle_timeout_s=0.0, lease_s=60)
+    async with Runtime(tripwire(real, on_boundary), agents=[agent], options=tuning) as rt:
         session = await rt.session("s", agent="a")
         sent = await session.send("go", key="the-only-input")
         await session.resolve("reviewed", "fine")
         assert (await sent.result(timeout=100)).status == "finished"
-        rows = await session.rows()
+        rows = await session.journal()
         assert [row.seq for row in rows] == list(range(1, len(rows) + 1))
-        assert_valid_for_a_provider(await session.history())
-        assert outputs(await session.history()) == ["upload-render-done-fine done", "seen", "charge done"]
+        assert_valid_for_a_provider(await session.messages())
+        assert outputs(await session.messages()) == ["upload-render-done-fine done", "seen", "charge done"]
     assert len(crashes) >= 10
     names = [name for name, _ in ledger.lines()]
     assert sorted(names) == ["charge", "render", "store", "upload-render-done-fine"]
 
 
-async def test_after_the_server_was_away_for_longer_than_a_lease_a_long_call_is_left_to_its_worker(
-    mortal_server: Server, tmp_path: Path
-) -> None:
+async def test_long_call_stays_with_its_worker_after_server_outage(mortal_server: Server, tmp_path: Path) -> None:
     ledger, called, enough = Ledger(tmp_path / "ledger"), asyncio.Event(), asyncio.Event()
 
     @tool(effect="idempotent")
@@ -167,20 +166,20 @@ async def test_after_the_server_was_away_for_longer_than_a_lease_a_long_call_is_
         return "indexed"
 
     agent = Agent("a", model=ScriptedModel(call("index"), say("done")), tools=[index])
-    url, tuning = mortal_server.url(schema="away"), Tuning(lease_s=1)
-    async with Runtime(url, agents=[agent], tuning=tuning) as ann, Runtime(url, agents=[agent], tuning=tuning) as bob:
+    url, tuning = mortal_server.url(schema="away"), RuntimeOptions(lease_s=1)
+    async with Runtime(url, agents=[agent], options=tuning) as ann, Runtime(url, agents=[agent], options=tuning) as bob:
         sent = await (await ann.session("s", agent="a")).send("go")
         await asyncio.wait_for(called.wait(), 20)
         await asyncio.to_thread(mortal_server.stop, "immediate")
         await asyncio.sleep(1.5)
         await asyncio.to_thread(mortal_server.start)
         async with asyncio.timeout(30):
-            while not (bob.store.lease_live(bob.worker_id) and ann.store.lease_live(ann.worker_id)):  # noqa: ASYNC110 - they come back
+            while not (core_of(bob).store.lease_live(bob.worker_id) and core_of(ann).store.lease_live(ann.worker_id)):  # noqa: ASYNC110 - they come back
                 await asyncio.sleep(0.01)
         await asyncio.sleep(0.6)  # a look for work or two
         enough.set()
         assert (await sent.result(timeout=30)).status == "finished"
-    assert ledger.count("index") == 1, "it was taken away from a worker that lives"
+    assert ledger.count("index") == 1, "the call was taken from a live worker"
 
 
 async def test_the_server_crashes_while_an_append_is_under_way(mortal_server: Server) -> None:
@@ -210,19 +209,19 @@ async def test_the_server_crashes_while_an_append_is_under_way(mortal_server: Se
 
 
 async def test_the_server_crashes_while_a_reply_is_written(mortal_server: Server) -> None:
-    """What was on its way to those who watch from elsewhere may be lost; the reply is not, and is bought once."""
+    """Deltas in flight to remote observers may be lost; the reply is not, and is bought once."""
     model, url = Typist(PIECES), mortal_server.url(schema="crash_stream")
     async with (
         Runtime(url, agents=[Agent("a", model=model)]) as rt,
         Runtime(url, agents=[Agent("a", model=model)], worker=False) as elsewhere,
     ):
         sent = await (await rt.session("s", agent="a")).send("go")
-        reader = Reader(elsewhere.existing("s"))
+        reader = Reader(elsewhere.get_session("s"))
         model.go_on(2)
         await reader.shows("Hello, dear ")
         mortal_server.stop("immediate")
         mortal_server.start()
-        late = Reader(elsewhere.existing("s"))
+        late = Reader(elsewhere.get_session("s"))
         model.go_on()
         assert (await sent.result(timeout=60)).text == "".join(PIECES)
         for one in (reader, late):

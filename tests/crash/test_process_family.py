@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from perdure import Agent, OutcomeUnknown, ProcessContext, Runtime, Tuning, process
+from perdure import Agent, OutcomeUnknown, ProcessContext, Runtime, RuntimeOptions, process
 from perdure.models.scripted import ScriptedModel, say
 from perdure.runtime.clock import SystemClock
+from perdure.runtime.internals import core_of
 from perdure.runtime.processes.function import ProcessFunction
 from perdure.runtime.processes.starting import python_process, register
 from perdure.runtime.sessions.session import Session
@@ -23,7 +24,7 @@ from perdure.store.protocol import Store
 from perdure.testing import World
 from perdure.testing.crash import KILL_AT, tripwire_from_environment
 from perdure.vocab.children import ChildEnded, ChildRegistered
-from perdure.vocab.messages import Text, ToolResult
+from perdure.vocab.messages import Text, ToolResultPart
 from perdure.vocab.processes import SessionScope
 from perdure.vocab.registrations import EventType, Pointer, Semantics, WakeSpec
 from tests.crash.harness import processes
@@ -49,8 +50,8 @@ def family(ledger: Ledger) -> tuple[ProcessFunction, ProcessFunction]:
         except OutcomeUnknown:
             known = "perhaps "
         await ctx.sleep("nap", "30ms")
-        word = str(await ctx.signal("go", timeout="1h"))
-        got = await ctx.wait(await ctx.start(helper, word))
+        word = str(await ctx.wait_for_signal("go", timeout="1h"))
+        got = await ctx.wait_for_process(await ctx.start(helper, word))
         await ctx.emit("done", {"text": f"{known}{got}"})
         return f"{known}{got}"
 
@@ -65,7 +66,7 @@ def texts(session_history: tuple[object, ...]) -> list[str]:
 async def settled(session: Session, users: int) -> None:
     """Until so much was said to it, and it is idle."""
     while True:
-        if len(texts(await session.history())) == users and (await session.why()).status == "idle":
+        if len(texts(await session.messages())) == users and (await session.why()).status == "idle":
             return
         await asyncio.sleep(0.02)
 
@@ -77,11 +78,13 @@ def opened(folder: Path) -> Store:
 async def _family(folder: Path) -> None:
     functions = family(Ledger(folder / "ledger"))
     agent = Agent("a", model=ScriptedModel(say("ok")))
-    async with Runtime(opened(folder), agents=[agent], processes=functions, tuning=Tuning(patience_s=0.0)) as rt:
+    async with Runtime(
+        opened(folder), agents=[agent], processes=functions, options=RuntimeOptions(idle_timeout_s=0.0)
+    ) as rt:
         session = await rt.session("s", agent="a")
         await (await session.send("hello", key="hello")).result(timeout=60)
-        asked, env = python_process(rt, "parent", (), {}, id="p", wake_target=SessionScope(session_id="s"))
-        handle = await register(rt, asked, env=env)
+        asked, env = python_process(core_of(rt), "parent", (), {}, id="p", wake_target=SessionScope(session_id="s"))
+        handle = await register(core_of(rt), asked, env=env)
         await handle.signal("go", "yes", id="the one")
         (folder / "answer").write_text(str(await handle.result(timeout=60)))
         await settled(session, 2)
@@ -114,7 +117,7 @@ def child(run: Callable[..., Awaitable[None]], *arguments: object, kill_at: str 
 
 
 FACTS = {
-    # where it is killed: how often the charge was made in the end, and whether anybody knows
+    # where it is killed: how often the charge was made, and the answer
     "0:after:effect_started p/step:charge": ({0, 1}, "perhaps YES"),
     "0:before:effect_settled p/step:charge": ({1}, "perhaps YES"),
     "0:after:effect_settled p/step:charge": ({1}, "YES"),
@@ -141,7 +144,7 @@ async def test_a_process_its_child_and_its_session_agree_wherever_the_worker_die
         listed = await rt.processes.list("all")
         assert [(one.handle.id, one.status) for one in listed] == [("p/helper:1", "completed"), ("p", "completed")]
         assert await rt.processes.list("live") == ()
-        assert texts(await rt.existing("s").history()) == ["hello", answer], "it was told once"
+        assert texts(await rt.get_session("s").messages()) == ["hello", answer], "the session was notified once"
 
 
 SPAWNED = ["0:after:child_registered", "0:before:child_ended", "0:after:child_ended"]
@@ -149,19 +152,17 @@ SPAWNED = ["0:after:child_registered", "0:before:child_ended", "0:after:child_en
 
 @pytest.mark.parametrize("fact", SPAWNED)
 @pytest.mark.parametrize("mode", ["foreground", "background"])
-async def test_a_sub_agent_on_a_database_server_is_started_once_and_answers_once(
-    mode: str, fact: str, on_postgres: Path
-) -> None:
+async def test_subagent_of_a_process_answers_once_on_postgres(mode: str, fact: str, on_postgres: Path) -> None:
     assert child(_office, on_postgres, mode, kill_at=fact) == -signal.SIGKILL
     assert child(_office, on_postgres, mode) == 0
     async with Runtime(store_url(on_postgres), worker=False) as rt:
-        rows = [row.record for row in await rt.existing("s").rows()]
+        rows = [row.record for row in await rt.get_session("s").journal()]
         [registered] = [one for one in rows if isinstance(one, ChildRegistered)]
         ended = [one for one in rows if isinstance(one, ChildEnded)]
         assert [(one.child, one.status, one.usage.calls) for one in ended] == [(registered.child, "finished", 1)]
-        history = await rt.existing("s").history()
-        results = [part.output for message in history for part in message.parts if isinstance(part, ToolResult)]
+        history = await rt.get_session("s").messages()
+        results = [part.output for message in history for part in message.parts if isinstance(part, ToolResultPart)]
         told = [text for text in texts(history) if ANSWER in text]
         running = {"agent": "writer", "session": registered.child, "status": "running"}
         assert (results, len(told)) == (([ANSWER], 0) if mode == "foreground" else ([running], 1))
-        assert texts(await rt.existing(registered.child).history()) == ["Tea"]
+        assert texts(await rt.get_session(registered.child).messages()) == ["Tea"]

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from perdure import OutcomeUnknown, ProcessContext, Runtime, Tuning, process
-from perdure.observe.events import Fact
+from perdure import OutcomeUnknown, ProcessContext, Runtime, RuntimeOptions, process
+from perdure.observe.events import RecordEvent
 from perdure.runtime.clock import SystemClock
+from perdure.runtime.internals import core_of
 from perdure.runtime.processes.handle import ProcessHandle
 from perdure.runtime.stores import store_for
 from perdure.testing.crash import KILL_AT, TRACE, Boundary, tripwire_from_environment
@@ -34,7 +35,7 @@ def paying(ledger: Ledger) -> object:
             await ctx.step("charge", ledger.write, "charge", ctx.step_key("charge"))
             await ctx.step("store", ledger.write, "store", ctx.step_key("store"), effect="idempotent")
             await ctx.sleep("cool", "60ms")
-            address = await ctx.signal("address", timeout="1h")
+            address = await ctx.wait_for_signal("address", timeout="1h")
             await ctx.step("ship", ledger.write, "ship", f"{ctx.step_key('ship')}:{address}")
         except OutcomeUnknown as doubt:
             return f"unknown: {str(doubt).split()[2]}"
@@ -44,9 +45,9 @@ def paying(ledger: Ledger) -> object:
 
 
 async def _tell(handle: ProcessHandle) -> None:
-    """Send the address once somebody waits for it."""
+    """Send the address once the process waits for it."""
     async for event in handle.events():
-        if isinstance(event, Fact) and isinstance(event.record, EffectStarted) and "/signal:" in event.record.id:
+        if isinstance(event, RecordEvent) and isinstance(event.record, EffectStarted) and "/signal:" in event.record.id:
             await handle.signal("address", "home", id="the one")
             return
 
@@ -55,7 +56,7 @@ async def _run(folder: Path) -> None:
     clock = SystemClock()
     store = tripwire_from_environment(store_for(store_url(folder), clock, lease_ms=10_000))
     pay = paying(Ledger(folder / "ledger"))
-    async with Runtime(store, processes=[pay], tuning=Tuning(clock=clock, patience_s=0.0)) as rt:  # pyright: ignore[reportArgumentType]
+    async with Runtime(store, processes=[pay], options=RuntimeOptions(clock=clock, idle_timeout_s=0.0)) as rt:  # pyright: ignore[reportArgumentType]
         handle = await rt.start("pay", "o1", id="p")
         telling = asyncio.create_task(_tell(handle))
         (folder / "answer").write_text(str(await handle.result(timeout=30)))
@@ -84,7 +85,7 @@ async def recorded(folder: Path) -> str:
     if not (folder / "s.db").exists() and "sqlite" in store_url(folder):
         return ""
     async with Runtime(store_url(folder), worker=False) as rt:
-        rows = await rt.store.read(rt.process("p").stream)
+        rows = await core_of(rt).store.read(rt.get_process("p").stream)
     marks = [
         f"{'>' if isinstance(row.record, EffectStarted) else '<'}{row.record.id.removeprefix('p/step:')}"
         for row in rows

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from perdure import Agent, Error, OutcomeUnknown, ProcessContext, Runtime, Tuning, process
+from perdure import Agent, Error, OutcomeUnknown, ProcessContext, Runtime, RuntimeOptions, process
 from perdure.models.scripted import ScriptedModel, say
 from perdure.processes.record import ProcessRecord
-from perdure.tools.endings import EventTimedOut
+from perdure.tools.step_outcomes import EventTimedOut
 from perdure.vocab.outcomes import DurableStepOutcome
 from perdure.vocab.records import EffectSettled, EffectStarted, ProcessEvent, Record
-from perdure.vocab.registrations import ProcessFailure, ProcessWasAbandoned, ProcessWasCancelled, Succeeded
+from perdure.vocab.registrations import ProcessFailure, ProcessSucceeded, ProcessWasAbandoned, ProcessWasCancelled
 from tests.crash.harness import processes
 from tests.crash.scenarios import Ledger, store_url
 from tests.scenarios.conftest import until
@@ -42,7 +42,7 @@ async def courier(ctx: ProcessContext, folder: str) -> list[int]:
     carried: list[int] = []
     ledger = Ledger(Path(folder) / "ledger")
     try:
-        while (number := int(await ctx.signal("go"))) >= 0:
+        while (number := int(await ctx.wait_for_signal("go"))) >= 0:
             carried.append(number)
             try:
                 await ctx.step(f"carry:{number}", ledger.write, "carry", f"{ctx.process_id}:{number}")
@@ -62,7 +62,7 @@ async def family(ctx: ProcessContext, folder: str) -> str:
     child = await ctx.start(courier, folder)
     await ctx.gather(ctx.sleep("a", 0.01), ctx.step("b", lambda: 1, effect="pure"))
     try:
-        carried = await ctx.wait(child, timeout="3s")
+        carried = await ctx.wait_for_process(child, timeout="3s")
     except EventTimedOut:
         return "tired"
     except Error as problem:
@@ -75,8 +75,8 @@ CODE = [courier, family]
 
 def runtime(folder: Path, *, worker: bool) -> Runtime:
     agent = Agent("a", model=ScriptedModel(*(say("yes") for _ in range(500))))
-    tuning = Tuning(lease_s=1.0, patience_s=0.02, drain_s=1)
-    return Runtime(store_url(folder), agents=[agent], processes=CODE, worker=worker, tuning=tuning)
+    tuning = RuntimeOptions(lease_s=1.0, idle_timeout_s=0.02, drain_s=1)
+    return Runtime(store_url(folder), agents=[agent], processes=CODE, worker=worker, options=tuning)
 
 
 async def _work(folder: Path) -> None:
@@ -128,9 +128,9 @@ class Storm:
         id = self._some()
         self.numbers += 1
         said = self.numbers if number is None else number
-        await self.rt.process(id).signal("go", said, id=str(self.numbers))
+        await self.rt.get_process(id).signal("go", said, id=str(self.numbers))
         self.signals.setdefault(id, []).append(said)
-        await self.rt.process(id).signal("go", said, id=str(self.numbers))
+        await self.rt.get_process(id).signal("go", said, id=str(self.numbers))
 
     async def _burst(self) -> None:
         for _ in range(5):
@@ -141,18 +141,18 @@ class Storm:
 
     async def _cancel(self) -> None:
         id = self._some()
-        if await self.rt.process(id).cancel("enough"):
+        if await self.rt.get_process(id).cancel("enough"):
             self.cancelled.add(id)
 
     async def _wait(self) -> None:
-        await self.rt.process(self._some()).wait("20ms")
+        await self.rt.get_process(self._some()).wait("20ms")
 
     async def _transfer(self) -> None:
         one, other = self.chance.sample(SESSIONS, 2)
         await self.rt.processes.transfer(self._some(), session=one, to=other)
 
     async def _delete_session(self) -> None:
-        await self.rt.existing(self.chance.choice(SESSIONS)).delete()
+        await self.rt.get_session(self.chance.choice(SESSIONS)).delete()
 
     async def _open_session(self) -> None:
         await (await self.rt.session(self.chance.choice(SESSIONS), agent="a")).send("hello")
@@ -161,9 +161,9 @@ class Storm:
         await self.rt.processes.list("all", session=self.chance.choice(SESSIONS))
 
     async def calm(self) -> None:
-        """Everybody is told to stop, and comes to an end."""
+        """Tell all processes to stop, and wait for their ends."""
         for id in list(self.started):
-            handle = self.rt.process(id)
+            handle = self.rt.get_process(id)
 
             async def over(handle=handle) -> bool:  # type: ignore[no-untyped-def]
                 try:
@@ -223,7 +223,7 @@ async def test_nothing_is_lost_doubled_or_stuck_whatever_is_said_while_workers_d
 
 
 async def judge(storm: Storm) -> None:
-    """What the logs and the ledger say, against what those who spoke were told."""
+    """Compare the logs and the ledger with the replies that the callers got."""
     rt, ledger = storm.rt, Counter(Ledger(storm.folder / "ledger").lines())
     seen: dict[str, set[str]] = {}
     for name in SESSIONS:
@@ -240,8 +240,8 @@ async def judge(storm: Storm) -> None:
 
 
 async def _judge_one(storm: Storm, id: str, ledger: Counter[tuple[str, str]]) -> None:
-    handle = storm.rt.process(id)
-    record, rows = await handle.record(), [row.record for row in await handle.rows()]
+    handle = storm.rt.get_process(id)
+    record, rows = await handle.info(), [row.record for row in await handle.journal()]
     events = [one for one in rows if isinstance(one, ProcessEvent)]
     assert sum(one.output is not None for one in events) == 1, id
     came = [one.payload for one in events if one.event == "signal.go"]
@@ -252,7 +252,7 @@ async def _judge_one(storm: Storm, id: str, ledger: Counter[tuple[str, str]]) ->
         return
     received = _received(rows)
     assert received == came[: len(received)], f"{id} received others than came, or in another order"
-    if isinstance(record.output, Succeeded):
+    if isinstance(record.output, ProcessSucceeded):
         assert record.output.value == [number for number in received if number >= 0], id
     for number in [number for number in received if number >= 0]:
         done = ledger["carry", f"{id}:{number}"]
@@ -260,10 +260,10 @@ async def _judge_one(storm: Storm, id: str, ledger: Counter[tuple[str, str]]) ->
 
 
 def _judge_end(storm: Storm, id: str, record: ProcessRecord) -> None:
-    """Nothing ends as cancelled that nobody cancelled, nor as abandoned or failed."""
+    """Fail if a process ends as cancelled without a cancel, or as abandoned or failed."""
     assert not isinstance(record.output, ProcessWasAbandoned | ProcessFailure), (id, record.output)
     if isinstance(record.output, ProcessWasCancelled):
-        assert id in storm.cancelled, f"nobody cancelled {id}"
+        assert id in storm.cancelled, f"no request cancelled {id}"
 
 
 def _succeeded(rows: Sequence[Record], step: str) -> bool:

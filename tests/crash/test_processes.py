@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure import Agent, Runtime, Tuning
+from perdure import Agent, Runtime, RuntimeOptions
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.vocab.records import InputAdmitted, TurnEnded
 from tests.crash.harness import processes, start, wait_until
@@ -54,7 +54,7 @@ async def test_two_processes_share_a_file_and_every_input_is_answered_once(folde
     assert dispatches == 2 * SESSIONS * ROUNDS
     async with Runtime(store_url(folder), worker=False) as rt:
         for number in range(SESSIONS):
-            rows = await rt.existing(f"s{number}").rows()
+            rows = await rt.get_session(f"s{number}").journal()
             assert [row.seq for row in rows] == list(range(1, len(rows) + 1))
             keys = Counter(row.record.key for row in rows if isinstance(row.record, InputAdmitted))
             assert keys == {f"{name}-{turn}": 1 for name in ("one", "two") for turn in range(ROUNDS)}
@@ -69,10 +69,10 @@ async def test_a_killed_owner_is_replaced_at_once_and_not_after_its_lease(folder
     assert owner.pid is not None
     _, tools = zombie(ledger)
     agent = Agent("a", model=ScriptedModel(call("charge"), say("all done")), tools=tools)
-    async with Runtime(store_url(folder), agents=[agent], tuning=Tuning(lease_s=3600)) as rt:
-        session = rt.existing("s")
+    async with Runtime(store_url(folder), agents=[agent], options=RuntimeOptions(lease_s=3600)) as rt:
+        session = rt.get_session("s")
         sent = await session.send("go", key="the-only-input")
-        assert (await session.why()).status == "running", "its owner lives: nobody may take it over"
+        assert (await session.why()).status == "running", "the owner lives: no takeover"
         os.kill(owner.pid, signal.SIGKILL)
         assert (await sent.result(timeout=20)).status == "finished"
     owner.join()
@@ -89,7 +89,7 @@ def open_and_close(path: str) -> None:
 
 
 def test_many_processes_may_open_a_new_file_at_once(tmp_path: Path) -> None:
-    """One of them turns it into a store; the others wait for that, and nobody sees a lock."""
+    """One of them turns it into a store; the others wait for that, and none sees a lock error."""
     for n in range(6):
         crowd = [processes.Process(target=open_and_close, args=(str(tmp_path / f"{n}.db"),)) for _ in range(4)]
         for process in crowd:

@@ -21,7 +21,7 @@ WRITES = [
     "append effect_settled c1.1.1, effect_started m2.1",
     "append effect_settled m2.1, turn_ended",
 ]
-CHARGED_IN_THE_END = {"6:after": 0}  # its intent is durable: nobody can know that the call never left
+CHARGED_IN_THE_END = {"6:after": 0}  # its intent is durable: the call may have been sent
 
 
 def check(folder: Path, charges: int) -> None:

@@ -12,6 +12,7 @@ import pytest
 from perdure import Agent, Runtime, ToolContext, tool
 from perdure.ids import TurnId
 from perdure.models.scripted import ScriptedModel, call, say
+from perdure.runtime.internals import ref_of
 from perdure.runtime.sessions.session import Session
 from perdure.vocab.records import TurnOpened
 from tests.crash.harness import processes
@@ -25,8 +26,8 @@ CANCELLERS = 2
 
 async def _opened(session: Session) -> TurnId:
     while True:
-        if await session.runtime.store.stream(session.stream) is not None:
-            for row in await session.rows():
+        if await ref_of(session).runtime.store.stream(ref_of(session).stream) is not None:
+            for row in await session.journal():
                 if isinstance(row.record, TurnOpened):
                     return row.record.turn
         await asyncio.sleep(0.002)
@@ -36,7 +37,7 @@ async def _cancel_all(folder: Path, who: int) -> None:
     chance, answers = random.Random(who), list[str]()
     async with Runtime(store_url(folder), worker=False) as rt:
         for n in range(ROUNDS):
-            session = rt.existing(f"s{n}")
+            session = rt.get_session(f"s{n}")
             turn = await _opened(session)
             await asyncio.sleep(chance.random() * 0.03)
             answers.append(await session.cancel(turn))
@@ -72,7 +73,7 @@ async def test_cancel_and_completion_race_from_three_processes(folder: Path) -> 
     said = [json.loads((folder / f"answers-{who}").read_text()) for who in range(CANCELLERS)]
     for n, answers in enumerate(zip(*said, strict=True)):
         won = ["already_requested", "requested"] if ended[n] == "cancelled" else ["completion_won"] * CANCELLERS
-        assert sorted(answers) == won, f"s{n} ended with {ended[n]}, and those who cancelled it were told {answers}"
+        assert sorted(answers) == won, f"s{n} ended with {ended[n]}, and its cancels returned {answers}"
     keys = [key for _, key in ledger.lines()]
     assert len(keys) == len(set(keys))
     assert {None, "cancelled"} >= set(ended)

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from perdure.commit.plan import Entry, Plan, Sent
+from perdure.commit.plan import Entry, OutboxResult, Plan
 from perdure.ids import DEFAULT_TENANT, Fence, Seq, SessionId, StreamId, WorkerId, session_stream
 from perdure.inbox.admit import Delivery, delivery
 from perdure.inbox.items import Wake
 from perdure.runtime.clock import SystemClock
 from perdure.runtime.stores import store_for
-from perdure.store.postgres.tx import Session
+from perdure.store.postgres.tx import PgTransaction
 from perdure.store.protocol import Store
 from perdure.store.shapes import Claim
 from perdure.store.sqlite import SqliteStore
@@ -47,36 +47,36 @@ async def opened(folder: Path, worker: str) -> Store:
 
 def the_plan(run: int, worker: str, fence: Fence) -> Plan:
     told = Entry.of(TitleSet(title="sent"), at=1)
-    sends = (
+    outbox = (
         wake(f"there-{run}", "first", opens=False),
         wake(f"new-{run}", "second"),
         wake(f"other-{run}", "third"),
         wake(f"other-{run}", "fourth"),
     )
-    return Plan(named(f"one-{run}"), WorkerId(worker), fence, 1, entries=(told,), known_seq=Seq(1), sends=sends)
+    return Plan(named(f"one-{run}"), WorkerId(worker), fence, 1, entries=(told,), known_seq=Seq(1), outbox=outbox)
 
 
 def at_each_statement(store: Store, told: Callable[[], None]) -> None:
     """From now on, every statement of a writer is told before it runs."""
     if isinstance(store, SqliteStore):
-        writer = store._writer  # pyright: ignore[reportPrivateUsage] - nobody else can say where a commit is
+        writer = store._writer  # pyright: ignore[reportPrivateUsage] - no public call shows where a commit is
         assert writer is not None
         connection = writer._connection  # pyright: ignore[reportPrivateUsage] - the same
         assert connection is not None
         connection.set_trace_callback(lambda _: told())
         return
-    all_, script = Session.all, Session.script
+    all_, script = PgTransaction.all, PgTransaction.script
 
-    async def counted_all(self: Session, name: str, *values: object) -> list[object]:
-        if "pulse" not in name and name != "announce":
+    async def counted_all(self: PgTransaction, name: str, *values: object) -> list[object]:
+        if "commit_counter" not in name and name != "announce":
             told()
         return await all_(self, name, *values)
 
-    async def counted_script(self: Session, sql: str) -> None:
+    async def counted_script(self: PgTransaction, sql: str) -> None:
         told()
         await script(self, sql)
 
-    Session.all, Session.script = counted_all, counted_script
+    PgTransaction.all, PgTransaction.script = counted_all, counted_script
 
 
 async def _send(folder: Path, die_at: int) -> None:
@@ -110,8 +110,8 @@ async def what_is_there(store: Store, run: int) -> tuple[list[str], ...]:
     return (records, *inboxes)
 
 
-async def go_on(store: Store, run: int) -> tuple[Sent, ...]:
-    """Somebody else takes over and appends the same."""
+async def go_on(store: Store, run: int) -> tuple[OutboxResult, ...]:
+    """Take over on another worker and append the same."""
     claim = await store.claim(named(f"one-{run}"), WorkerId("bob"))
     assert isinstance(claim, Claim)
     return (await store.append(the_plan(run, "bob", claim.fence))).sent
@@ -128,7 +128,7 @@ def killed(folder: Path, die_at: int) -> int | None:
     return int(told.read_text()) if told.exists() else None
 
 
-async def test_a_plan_that_sends_is_all_there_or_not_at_all_wherever_it_dies(folder: Path) -> None:
+async def test_plan_with_outbox_is_atomic_at_every_statement(folder: Path) -> None:
     statements = killed(folder, 0)
     assert statements is not None
     assert statements >= 4
@@ -138,15 +138,15 @@ async def test_a_plan_that_sends_is_all_there_or_not_at_all_wherever_it_dies(fol
         if killed(folder, die_at) == statements - 1 == die_at - 1:
             continue  # the first one had a lease to renew as well, and this one was durable
         assert await what_is_there(store, die_at) == NOTHING, f"killed at statement {die_at} of {statements}"
-        assert await go_on(store, die_at) == (Sent("accepted"),) * 4
+        assert await go_on(store, die_at) == (OutboxResult("accepted"),) * 4
         assert await what_is_there(store, die_at) == EVERYTHING
     await store.close()
 
 
-async def test_whoever_takes_over_sends_again_and_nothing_arrives_twice(folder: Path) -> None:
+async def test_messages_resent_after_takeover_are_duplicates(folder: Path) -> None:
     killed(folder, 0)
     store = await opened(folder, "bob")
-    assert await go_on(store, 0) == (Sent("duplicate"),) * 4
+    assert await go_on(store, 0) == (OutboxResult("duplicate"),) * 4
     records, *inboxes = EVERYTHING
     assert await what_is_there(store, 0) == ([*records, *records], *inboxes)
     await store.close()

@@ -1,4 +1,4 @@
-"""A worker is killed while its model writes: whoever watches sees one clean message in the end, from any cursor."""
+"""A worker is killed while its model writes: an observer sees one clean message in the end, from any cursor."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from perdure import Agent, Delta, Event, Fact, Runtime, Tuning
+from perdure import Agent, Runtime, RuntimeOptions
+from perdure.events import Event, RecordEvent, TextDelta
 from perdure.ids import SessionId, StreamId, TurnId
-from perdure.models.protocol import ModelEvent, ModelReply, ModelRequest, TextDelta
-from perdure.observe.events import Superseded
+from perdure.models.protocol import ModelEvent, ModelReply, ModelRequest, TextPiece
+from perdure.observe.events import TextReset
+from perdure.runtime.internals import core_of, ref_of
 from perdure.runtime.models import ModelSources
 from perdure.services.replies import PartialStreamState
 from perdure.vocab.messages import Reply, Text
@@ -30,21 +32,22 @@ pytestmark = [pytest.mark.crash, pytest.mark.timeout(90)]
 CHILD = """
     import asyncio, sys
     from pathlib import Path
-    from perdure import Agent, Runtime, Tuning
-    from perdure.models.protocol import HiddenDelta, TextDelta
+    from perdure import Agent, Runtime, RuntimeOptions
+    from perdure.models.protocol import HiddenDelta, TextPiece
 
     class Endless:
         name = "writer"
         async def stream(self, request):
             Path(sys.argv[2]).open("a").write("asked\\n")
             for n in range(500):
-                yield TextDelta(f"old{n} ")
+                yield TextPiece(f"old{n} ")
                 await asyncio.sleep(0.001)
             Path(sys.argv[3]).touch()
             await asyncio.sleep(3600)
 
     async def main():
-        async with Runtime(sys.argv[1], agents=[Agent("a", model=Endless())], tuning=Tuning(lease_s=1.0)) as rt:
+        options = RuntimeOptions(lease_s=1.0)
+        async with Runtime(sys.argv[1], agents=[Agent("a", model=Endless())], options=options) as rt:
             await (await rt.session("s", agent="a")).send("go", key="k")
             await asyncio.sleep(3600)
 
@@ -66,7 +69,7 @@ class Writer:
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         note(self._asked)
         for n in range(1000):
-            yield TextDelta(f"new{n} ")
+            yield TextPiece(f"new{n} ")
             if n % 100 == 0:
                 await asyncio.sleep(0.02)
         yield ModelReply(parts=(Text(text=NEW),), finish="stop", usage=Usage(output=1000, calls=1), model="writer")
@@ -82,7 +85,7 @@ def note(path: Path) -> None:
 
 
 async def hidden(rt: Runtime, stream: StreamId) -> bool:
-    return not all(piece.text for piece in await rt.store.live.read(stream))
+    return not all(piece.text for piece in await core_of(rt).store.live.read(stream))
 
 
 def there(path: Path) -> bool:
@@ -103,14 +106,14 @@ class Watcher:
         self._task = asyncio.create_task(self._read(rt, after))
 
     async def _read(self, rt: Runtime, after: str) -> None:
-        async for event in rt.existing("s").events(after):
+        async for event in rt.get_session("s").events(after):
             self.events.append(event)
-            if isinstance(event, Delta):
+            if isinstance(event, TextDelta):
                 self.screen += event.text
-            elif isinstance(event, Superseded):
+            elif isinstance(event, TextReset):
                 assert event.chars == len(self.screen)
                 self.screen = ""
-            elif isinstance(event, Fact) and (saved := reply_in(event)):
+            elif isinstance(event, RecordEvent) and (saved := reply_in(event)):
                 self.screen = saved  # it replaces whatever was shown
             assert OLD.startswith(self.screen) or NEW.startswith(self.screen), "two answers in one"
 
@@ -122,7 +125,7 @@ class Watcher:
 
     async def until_superseded(self, times: int) -> None:
         async def so_often() -> bool:
-            return sum(isinstance(event, Superseded) for event in self.events) >= times
+            return sum(isinstance(event, TextReset) for event in self.events) >= times
 
         await until(so_often, seconds=40)
 
@@ -157,16 +160,16 @@ async def test_killed_in_the_middle_of_a_reply(url: str, tmp_path: Path) -> None
             os.kill(child.pid, signal.SIGKILL)
             child.wait()
             agents = [Agent("a", model=Writer(asked))]
-            async with Runtime(url, agents=agents, tuning=Tuning(lease_s=1.0)) as rt:
+            async with Runtime(url, agents=agents, options=RuntimeOptions(lease_s=1.0)) as rt:
                 back = Watcher(looking, cursor, OLD)
                 sent = await (await rt.session("s", agent="a")).send("go", key="k")
-                assert sent.duplicate
+                assert sent.is_duplicate
                 assert (await sent.result(timeout=40)).text == NEW
                 for one in (stays, back):
                     await one.until_saved(NEW)
                     await one.leave()
                     assert [reply_in(event) for event in one.events if reply_in(event)] == [NEW]
-                ledger = [(entry.effect, entry.usage) for entry in await sent.session.ledger()]
+                ledger = [(entry.effect, entry.usage) for entry in await sent.session.usage_entries()]
     finally:
         child.kill()
         child.wait()
@@ -177,7 +180,7 @@ async def test_killed_in_the_middle_of_a_reply(url: str, tmp_path: Path) -> None
     assert (second, whole) == ("m1.2", Usage(output=1_000, calls=1))
 
 
-async def test_what_was_bought_before_the_kill_counts_against_the_limits(tmp_path: Path) -> None:
+async def test_usage_before_a_kill_counts_against_limits(tmp_path: Path) -> None:
     url, asked, half = f"sqlite:///{tmp_path / 's.db'}", tmp_path / "asked", tmp_path / "half"
     child = started(
         [sys.executable, "-c", textwrap.dedent(CHILD.replace("model=Endless()", LIMITED)), url, str(asked), str(half)]
@@ -193,7 +196,7 @@ async def test_what_was_bought_before_the_kill_counts_against_the_limits(tmp_pat
         os.kill(child.pid, signal.SIGKILL)
         child.wait()
         agents = [Agent("a", model=Writer(asked), max_turn_tokens=1_100)]
-        async with Runtime(url, agents=agents, tuning=Tuning(lease_s=1.0)) as rt:
+        async with Runtime(url, agents=agents, options=RuntimeOptions(lease_s=1.0)) as rt:
             sent = await (await rt.session("s", agent="a")).send("go", key="k")
             result = await sent.result(timeout=40)
     finally:
@@ -201,24 +204,22 @@ async def test_what_was_bought_before_the_kill_counts_against_the_limits(tmp_pat
         child.wait()
     assert (result.status, result.reason) == ("stopped", "limit_reached")
     assert result.usage.estimated == 1
-    assert len(asked.read_text().splitlines()) == 1, "it is not asked again"
+    assert len(asked.read_text().splitlines()) == 1, "the model is not called again"
 
 
 def reply_in(event: Event) -> str:
     """The reply that a fact saves, if it does."""
     match event:
-        case Fact(record=EffectSettled(outcome=LlmCallOutcome(reply=Reply() as reply))):
+        case RecordEvent(record=EffectSettled(outcome=LlmCallOutcome(reply=Reply() as reply))):
             return reply.text
         case _:
             return ""
 
 
 @pytest.mark.parametrize("call_begun", [False, True], ids=["text", "call"])
-async def test_what_was_written_before_the_kill_may_stand_as_a_partial_reply(
-    url: str, call_begun: bool, tmp_path: Path
-) -> None:
+async def test_text_before_a_kill_becomes_a_partial_reply(url: str, call_begun: bool, tmp_path: Path) -> None:
     asked, half = tmp_path / "asked", tmp_path / "half"
-    script = CHILD.replace("model=Endless()", "model=Endless(), partial_replies='finalize'")
+    script = CHILD.replace("model=Endless()", "model=Endless(), on_cut_reply='keep'")
     if call_begun:
         script = script.replace("Path(sys.argv[3]).touch()", "yield HiddenDelta(4); Path(sys.argv[3]).touch()")
     child = started([sys.executable, "-c", textwrap.dedent(script), url, str(asked), str(half)])
@@ -229,13 +230,13 @@ async def test_what_was_written_before_the_kill_may_stand_as_a_partial_reply(
                 await asyncio.sleep(0.05)
             watcher = Watcher(looking)
             await watcher.until(OLD)
-            stream = looking.existing("s").stream
+            stream = ref_of(looking.get_session("s")).stream
             if call_begun:
                 await until(lambda: hidden(looking, stream))
             os.kill(child.pid, signal.SIGKILL)
             child.wait()
-            agents = [Agent("a", model=Writer(asked), partial_replies="finalize")]
-            async with Runtime(url, agents=agents, tuning=Tuning(lease_s=1.0)) as rt:
+            agents = [Agent("a", model=Writer(asked), on_cut_reply="keep")]
+            async with Runtime(url, agents=agents, options=RuntimeOptions(lease_s=1.0)) as rt:
                 sent = await (await rt.session("s", agent="a")).send("go", key="k")
                 result = await sent.result(timeout=40)
                 shown = NEW if call_begun else OLD
@@ -250,7 +251,7 @@ async def test_what_was_written_before_the_kill_may_stand_as_a_partial_reply(
 
 
 class Host:
-    """What the host of a runtime remembers of replies: a fixed text, nothing, or that it cannot say."""
+    """A host's stored partial reply: a fixed text, nothing, or an error."""
 
     def __init__(self, knows: str | Exception | None) -> None:
         self.asked: list[tuple[str, str]] = []
@@ -270,7 +271,7 @@ async def test_a_host_may_remember_replies_that_broke_off_itself(
     url: str, knows: str | Exception | None, tmp_path: Path
 ) -> None:
     asked, half = tmp_path / "asked", tmp_path / "half"
-    script = CHILD.replace("model=Endless()", "model=Endless(), partial_replies='finalize'")
+    script = CHILD.replace("model=Endless()", "model=Endless(), on_cut_reply='keep'")
     child = started([sys.executable, "-c", textwrap.dedent(script), url, str(asked), str(half)])
     try:
         async with Runtime(url, agents=[], worker=False) as looking:
@@ -284,13 +285,13 @@ async def test_a_host_may_remember_replies_that_broke_off_itself(
         child.kill()
         child.wait()
     host = Host(knows)
-    agents = [Agent("a", model=Writer(asked), partial_replies="finalize")]
+    agents = [Agent("a", model=Writer(asked), on_cut_reply="keep")]
     sources = ModelSources(partial_streams=host)
-    async with Runtime(url, agents=agents, models=sources, tuning=Tuning(lease_s=1.0)) as rt:
+    async with Runtime(url, agents=agents, model_sources=sources, options=RuntimeOptions(lease_s=1.0)) as rt:
         sent = await (await rt.session("s", agent="a")).send("go", key="k")
         result = await sent.result(timeout=40)
-        assert rt.partial_streams is host
-    assert host.asked == [("s", sent.turn)]
+        assert core_of(rt).partial_streams is host
+    assert host.asked == [("s", sent.turn_id)]
     stands = (knows or NEW) if isinstance(knows, str) else OLD
     assert (result.text, result.partial) == (stands, "" if stands == NEW else "worker_lost")
     assert result.usage.estimated == 1
@@ -314,14 +315,15 @@ async def test_killed_twice_in_the_middle_of_a_reply(url: str, tmp_path: Path) -
                 os.kill(child.pid, signal.SIGKILL)
                 child.wait()
         assert watcher is not None
-        async with Runtime(url, agents=[Agent("a", model=Writer(asked))], tuning=Tuning(lease_s=1.0)) as rt:
+        async with Runtime(url, agents=[Agent("a", model=Writer(asked))], options=RuntimeOptions(lease_s=1.0)) as rt:
             sent = await (await rt.session("s", agent="a")).send("go", key="k")
             assert (await sent.result(timeout=40)).text == NEW
             await watcher.until(NEW)
             await watcher.leave()
             ledger = [
-                (entry.effect, entry.usage.output, entry.usage.estimated) for entry in await sent.session.ledger()
+                (entry.effect, entry.usage.output, entry.usage.estimated)
+                for entry in await sent.session.usage_entries()
             ]
     assert len(asked.read_text().splitlines()) == 3
     assert ledger == [("m1.1", 1_130, 1), ("m1.2", 1_130, 1), ("m1.3", 1_000, 0)]
-    assert sum(isinstance(event, Superseded) for event in watcher.events) == 2
+    assert sum(isinstance(event, TextReset) for event in watcher.events) == 2

@@ -11,16 +11,17 @@ from typing import Literal
 
 import pytest
 
-from perdure import Agent, Runtime, Tuning
+from perdure import Agent, Runtime, RuntimeOptions
 from perdure.models.protocol import ModelEvent, ModelRequest
-from perdure.models.scripted import Answer, ScriptedModel
+from perdure.models.scripted import ScriptedAnswer, ScriptedModel
+from perdure.runtime.internals import core_of, ref_of
 from perdure.store.protocol import Store
-from perdure.testing import Crash, World, call, every_boundary, say
-from perdure.testing.aftermath import Story
+from perdure.testing import CrashReport, World, call, every_boundary, say
 from perdure.testing.life import App
+from perdure.testing.recovery_report import Story
 from perdure.tools.spawn_subagent import spawn_subagent
 from perdure.vocab.children import ChildEnded, ChildRegistered
-from perdure.vocab.messages import Text, ToolResult
+from perdure.vocab.messages import Text, ToolResultPart
 from perdure.vocab.records import EffectStarted, SessionOpened
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(300)]
@@ -31,7 +32,7 @@ ANSWER = "Tea is hot"
 class Noted:
     """A script for people and one for what sub-agents say; each request to the model is a line in a file."""
 
-    def __init__(self, name: str, path: Path, *steps: Answer) -> None:
+    def __init__(self, name: str, path: Path, *steps: ScriptedAnswer) -> None:
         self.name = name
         self._path = path
         self._asked = ScriptedModel(*steps)
@@ -50,7 +51,7 @@ def office(store: Store, world: World, mode: str) -> Runtime:
     chief = Noted("chief", asked, call("spawn_subagent", name="writer", task="Tea", mode=mode), say("done", exact=True))
     writer = Noted("writer", asked, say(ANSWER, exact=True))
     agents = [Agent("chief", model=chief, tools=[spawn_subagent("writer")]), Agent("writer", model=writer)]
-    return Runtime(store, agents=agents, tuning=Tuning(patience_s=0.0, drain_s=0))
+    return Runtime(store, agents=agents, options=RuntimeOptions(idle_timeout_s=0.0, drain_s=0))
 
 
 def foreground(store: Store, world: World) -> Runtime:
@@ -66,13 +67,13 @@ async def go(rt: Runtime) -> None:
     session = await rt.session("s", agent="chief")
     await (await session.send("Go", key="go")).result()
     while True:
-        told = [row for row in await session.rows() if isinstance(row.record, ChildEnded)]
+        told = [row for row in await session.journal() if isinstance(row.record, ChildEnded)]
         if told and (await session.why()).status == "idle":
             return
         await asyncio.sleep(0.01)
 
 
-def parent_and_child(crash: Crash) -> tuple[Story, Story]:
+def parent_and_child(crash: CrashReport) -> tuple[Story, Story]:
     [parent] = [story for story in crash.stories if story.session == "s"]
     [child] = [story for story in crash.stories if story.session != "s"]
     return parent, child
@@ -83,7 +84,7 @@ def texts(story: Story, role: str) -> list[str]:
     return [part.text for parts in found for part in parts if isinstance(part, Text)]
 
 
-def check(crash: Crash, mode: Literal["foreground", "background"]) -> None:
+def check(crash: CrashReport, mode: Literal["foreground", "background"]) -> None:
     """One child, whose answer its parent has once; and both count what it used, once."""
     parent, child = parent_and_child(crash)
     opened = child.rows[0].record
@@ -97,7 +98,7 @@ def check(crash: Crash, mode: Literal["foreground", "background"]) -> None:
     bought = [row.record.id for row in child.rows if isinstance(row.record, EffectStarted)]
     assert bought in (["m1.1"], ["m1.1", "m1.2"]), "a call that was begun by the process that died counts too"
     assert [(one.child, one.status, one.usage.calls) for one in ended] == [(child.session, "finished", len(bought))]
-    results = [part for message in parent.history for part in message.parts if isinstance(part, ToolResult)]
+    results = [part for message in parent.history for part in message.parts if isinstance(part, ToolResultPart)]
     news = [text for text in texts(parent, "user") if ANSWER in text]
     if mode == "foreground":
         assert [part.output for part in results] == [ANSWER]
@@ -121,12 +122,12 @@ FACTS = [
 """Where it matters on a database server: what is sent is one statement of another kind there."""
 
 
-def requests(crash: Crash) -> int:
+def requests(crash: CrashReport) -> int:
     """How often the child's model was asked, by the process that died and by its successor."""
     return (crash.folder / "asked").read_text().split().count("writer")
 
 
-def asked_again_only_in_between(crash: Crash, app: Literal["foreground", "background"]) -> None:
+def asked_again_only_in_between(crash: CrashReport, app: Literal["foreground", "background"]) -> None:
     """Only a death between the child's start and its end can have its model asked again."""
     early = crash.boundary.place == "write" and crash.boundary.n < 7
     last = "m2.1, turn_ended" in crash.boundary.what and app == "foreground"
@@ -138,10 +139,10 @@ APPS: dict[Literal["foreground", "background"], App] = {"foreground": foreground
 
 
 @pytest.mark.parametrize("app", APPS)
-def test_a_sub_agent_is_started_once_and_answers_once_wherever_the_process_dies(
+def test_subagent_answers_once_at_every_crash_boundary(
     app: Literal["foreground", "background"], tmp_path: Path
 ) -> None:
-    def judged(crash: Crash) -> None:
+    def judged(crash: CrashReport) -> None:
         check(crash, app)
         asked_again_only_in_between(crash, app)
 
@@ -159,7 +160,7 @@ def test_the_same_killed_for_real(app: Literal["foreground", "background"]) -> N
 
 
 @pytest.mark.parametrize("app", APPS)
-def test_a_sub_agent_is_started_once_and_answers_once_on_a_database_server(
+def test_subagent_answers_once_on_postgres(
     app: Literal["foreground", "background"], postgres_url: str, tmp_path: Path
 ) -> None:
     crashes = every_boundary(
@@ -172,16 +173,16 @@ async def delete_the_child(rt: Runtime) -> None:
     """Until the parent has answered, whose sub-agent was deleted while it worked."""
     session = await rt.session("s", agent="chief")
     sent = await session.send("Go", key="go")
-    while not (children := [info.name for info in await rt.sessions() if info.name != "s"]):
+    while not (children := [info.name for info in await rt.list_sessions() if info.name != "s"]):
         if (await session.why()).status == "idle":
             return  # it was deleted before the crash
         await asyncio.sleep(0.01)
     while True:
-        info = await rt.store.stream(session.stream)
+        info = await core_of(rt).store.stream(ref_of(session).stream)
         if info is not None and info.parked:
             break  # nothing but what it is told makes it go on
         await asyncio.sleep(0.01)
-    await rt.existing(children[0]).delete()
+    await rt.get_session(children[0]).delete()
     await sent.result()
 
 
@@ -198,18 +199,18 @@ class Forever:
 def waits_for_a_child(store: Store, world: World) -> Runtime:
     chief = ScriptedModel(call("spawn_subagent", name="writer", task="Tea", mode="foreground"), say("done", exact=True))
     agents = [Agent("chief", model=chief, tools=[spawn_subagent("writer")]), Agent("writer", model=Forever())]
-    return Runtime(store, agents=agents, tuning=Tuning(patience_s=0.0, drain_s=0))
+    return Runtime(store, agents=agents, options=RuntimeOptions(idle_timeout_s=0.0, drain_s=0))
 
 
-def told_that_it_is_gone(crash: Crash) -> None:
+def told_that_it_is_gone(crash: CrashReport) -> None:
     [parent] = crash.stories
-    results = [part for message in parent.history for part in message.parts if isinstance(part, ToolResult)]
+    results = [part for message in parent.history for part in message.parts if isinstance(part, ToolResultPart)]
     assert [part.is_error for part in results] == [True]
     assert "gone" in str(results[0].output)
 
 
 @pytest.mark.parametrize("on", ["sqlite", "postgres"])
-def test_a_parent_learns_that_its_sub_agent_was_deleted_wherever_the_process_dies(
+def test_deletion_of_a_subagent_reaches_its_parent_despite_crash(
     on: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     url: str | None = request.getfixturevalue("postgres_url") if on == "postgres" else None

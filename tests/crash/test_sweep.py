@@ -73,7 +73,7 @@ TOLD = {
     "2:before": charge(0, 1),
     "2:after": charge(0, 1),
     "3:before": charge(0, 1),
-    "3:after": charge(0, 0),  # the intent is durable: nobody can know that the call never left
+    "3:after": charge(0, 0),  # the intent is durable: the call may have been sent
     "4:before": charge(1, 1),
     "4:after": charge(1, 1),
     "5:before": charge(1, 1),
@@ -108,7 +108,7 @@ SWEEPS: dict[str, Sweep] = {
             "2:after": charge(0, 2),
             "3:before": charge(0, 2),
             "3:after": charge(0, 0),
-            "4:before": charge(1, 1),  # it failed safely, but nobody recorded that
+            "4:before": charge(1, 1),  # the call failed safely, but no record says so
             "4:after": charge(1, 2),
             "5:before": charge(1, 2),
             "5:after": charge(1, 1),
@@ -252,7 +252,7 @@ def _assert_counts(counts: dict[str, int], expected: dict[str, Count], when: str
 @pytest.mark.parametrize("second", range(1, 5))
 @pytest.mark.parametrize("side", ["before", "after"])
 async def test_a_killed_recovery_is_recovered(first: str, second: int, side: str, tmp_path: Path) -> None:
-    """Whatever the probe had established, the charge is made once in the end."""
+    """With any result of the probe, the charge is made once in the end."""
     n, first_side = first.split(":")
     kill_first = at(Boundary(int(n), first_side, ""))
     assert child("probed", tmp_path, kill_first) == -9
@@ -266,10 +266,8 @@ async def test_a_killed_recovery_is_recovered(first: str, second: int, side: str
 
 
 @pytest.mark.parametrize("second", ["1:after", "2:before", "2:after", "3:before"])
-async def test_a_turn_that_died_twice_is_carried_on_by_a_worker_that_knows_nothing_of_it(
-    second: str, tmp_path: Path
-) -> None:
-    """Nobody sends the input again and nobody asks: an unfinished turn is work by itself."""
+async def test_turn_resumes_on_a_fresh_worker_after_two_crashes(second: str, tmp_path: Path) -> None:
+    """No caller sends the input again: an unfinished turn is ready work."""
     assert child("probed", tmp_path, at(Boundary(4, "before", ""))) == -9
     n, side = second.split(":")
     assert child("probed", tmp_path, {**at(Boundary(int(n), side, "")), SILENT: "1"}) == -9

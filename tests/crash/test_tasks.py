@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from perdure import Agent, Error, Runtime, Tuning
+from perdure import Agent, Error, Runtime, RuntimeOptions
 from perdure.errors import Code
 from perdure.ids import SessionId, process_stream
 from perdure.models.scripted import ScriptedModel, say
+from perdure.runtime.internals import core_of
 from perdure.services.tasks import CreateSessionTask, SessionTaskUpdate
 from perdure.store.protocol import Store
 from perdure.testing import World, every_boundary
@@ -22,7 +23,7 @@ TOLD = "Task Partner succeeded: all well"
 
 def app(store: Store, world: World, keep_s: float = 0) -> Runtime:
     agent = Agent("a", model=ScriptedModel.by_input({}, default=[say("noted", exact=True)]))
-    return Runtime(store, agents=[agent], tuning=Tuning(task_retention_s=keep_s))
+    return Runtime(store, agents=[agent], options=RuntimeOptions(task_retention_s=keep_s))
 
 
 def sweeping(store: Store, world: World) -> Runtime:
@@ -40,17 +41,17 @@ async def ended(rt: Runtime) -> None:
     await rt.tasks.update(S, "t", SessionTaskUpdate(state="succeeded", summary="all well"))
 
     async def told() -> bool:
-        return TOLD in said(await session.history()) and (await session.why()).status == "idle"
+        return TOLD in said(await session.messages()) and (await session.why()).status == "idle"
 
     await until(told, seconds=18)
-    assert said(await session.history()).count(TOLD) == 1
+    assert said(await session.messages()).count(TOLD) == 1
 
 
 async def swept(rt: Runtime) -> None:
     await ended(rt)
 
     async def is_gone() -> bool:
-        return await rt.store.stream(process_stream(rt.tenant, "t")) is None
+        return await core_of(rt).store.stream(process_stream(rt.tenant, "t")) is None
 
     await until(is_gone, seconds=18)
     assert await rt.tasks.list(S) == ()

@@ -8,12 +8,14 @@ from typing import Literal
 
 import pytest
 
-from perdure import Agent, Runtime, ToolContext, ToolExecutionResult, ToolResultImage, tool
+from perdure import Agent, Runtime, ToolContext, tool
 from perdure.codec import encode
 from perdure.models.protocol import ModelEvent, ModelReply, ModelRequest, ProviderCall
+from perdure.runtime.internals import core_of, ref_of
 from perdure.store.protocol import Store
-from perdure.testing import Crash, World, every_boundary
-from perdure.vocab.messages import Image, Text, ToolResult
+from perdure.testing import CrashReport, World, every_boundary
+from perdure.tools import Image, ToolResult
+from perdure.vocab.messages import ImagePart, Text, ToolResultPart
 from perdure.vocab.usage import Usage
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(180)]
@@ -28,7 +30,7 @@ class Reader:
     name = "reader"
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
-        shown = [part for message in request.messages for part in message.parts if isinstance(part, ToolResult)]
+        shown = [part for message in request.messages for part in message.parts if isinstance(part, ToolResultPart)]
         parts: tuple[Text | ProviderCall, ...]
         if not shown:
             parts = (ProviderCall("p0", "draw", "{}"), ProviderCall("p1", "big", "{}"))
@@ -43,11 +45,11 @@ class Reader:
 
 def app(store: Store, world: World) -> Runtime:
     @tool(effect="idempotent")
-    async def draw(ctx: ToolContext) -> ToolExecutionResult:
+    async def draw(ctx: ToolContext) -> ToolResult:
         """Draw."""
         if not world.has(ctx.idempotency_key):
             world.note("draw", key=ctx.idempotency_key)
-        return ToolExecutionResult.success_with_images({}, [ToolResultImage(b64encode(PICTURE).decode(), "image/png")])
+        return ToolResult.success_with_images({}, [Image(b64encode(PICTURE).decode(), "image/png")])
 
     @tool(effect="idempotent")
     async def big(ctx: ToolContext) -> str:
@@ -62,16 +64,16 @@ def app(store: Store, world: World) -> Runtime:
 async def script(rt: Runtime) -> None:
     session = await rt.session("s", agent="a")
     assert await session.ask("go", key="k") == f"read {len(LONG)}"
-    for message in await session.history():
+    for message in await session.messages():
         for part in message.parts:
-            if isinstance(part, Image):
-                assert (await rt.store.blob(part.ref.hash, stream=session.stream)).data == PICTURE
+            if isinstance(part, ImagePart):
+                assert (await core_of(rt).store.blob(part.ref.hash, stream=ref_of(session).stream)).data == PICTURE
 
 
-def all_shown(crash: Crash) -> None:
+def all_shown(crash: CrashReport) -> None:
     parts = [part for message in crash.history("s") for part in message.parts]
-    assert sum(isinstance(part, Image) for part in parts) == 1
-    read = [part.output["text"] for part in parts if isinstance(part, ToolResult) and part.name != "draw"]
+    assert sum(isinstance(part, ImagePart) for part in parts) == 1
+    read = [part.output["text"] for part in parts if isinstance(part, ToolResultPart) and part.name != "draw"]
     assert "".join(read) == LONG
 
 

@@ -1,4 +1,4 @@
-"""An occurrence that three subscriptions want, and whoever works on it dies: each gets one process, which pays once.
+"""An occurrence with three subscriptions, whose workers die: each subscription gets one process, which pays once.
 
 Killed at named facts, not at the n-th write. The table is written by hand from the promise: what was reserved is
 started, and a `once` step whose intent is durable is never run again by a crash.
@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from perdure import OutcomeUnknown, ProcessContext, Runtime, Tuning, Work, process
+from perdure import OutcomeUnknown, ProcessContext, Runtime, RuntimeOptions, WorkerOptions, process
 from perdure.ids import DEFAULT_TENANT, StreamId, WorkerId, trigger_stream
 from perdure.processes.triggers import occurrence_id, reservation
 from perdure.runtime.clock import SystemClock
+from perdure.runtime.internals import core_of
 from perdure.runtime.stores import store_for
 from perdure.testing.crash import Boundary, die, tripwire
 from tests.crash.harness import processes, room
@@ -47,7 +48,7 @@ async def handle(ctx: ProcessContext, ledger: str, name: str) -> str:
 
 
 def runtime(folder: Path, *, worker: bool, kill: str = "") -> Runtime:
-    """One process at a time, so that whoever dies has begun with one of the three at most."""
+    """One process at a time, so that a killed worker has started at most one of the three."""
     side, _, fact = kill.partition(" ")
 
     def on_boundary(boundary: Boundary) -> None:
@@ -55,8 +56,8 @@ def runtime(folder: Path, *, worker: bool, kill: str = "") -> Runtime:
             die()
 
     store = tripwire(store_for(store_url(folder), SystemClock(), lease_ms=2_000), on_boundary)
-    work = Work(concurrency=1) if worker else False
-    return Runtime(store, processes=[handle], worker=work, tuning=Tuning(lease_s=2.0))
+    work = WorkerOptions(concurrency=1) if worker else False
+    return Runtime(store, processes=[handle], worker=work, options=RuntimeOptions(lease_s=2.0))
 
 
 async def _work(folder: Path, kill: str) -> None:
@@ -71,8 +72,8 @@ async def _work(folder: Path, kill: str) -> None:
 
 
 async def held(rt: Runtime, stream: StreamId) -> WorkerId | None:
-    """Who has a source in hand."""
-    info = await rt.store.stream(stream)
+    """Return the owner of a source."""
+    info = await core_of(rt).store.stream(stream)
     return info.owner if info is not None else None
 
 
@@ -95,10 +96,10 @@ async def subscribe(folder: Path) -> None:
 
 
 async def endings(folder: Path) -> list[str]:
-    """What the processes of the one occurrence came to."""
+    """Return the results of the processes of the occurrence."""
     async with runtime(folder, worker=False) as rt:
         happened = await rt.triggers.emit(MAIL, 1, key="m1")
-        assert happened.duplicate
+        assert happened.is_duplicate
         assert (await rt.triggers.state(happened.stream)).occurrences == 1
         return sorted([str(await one.result(timeout=5)) for one in await happened.processes(timeout=5)])
 
@@ -125,19 +126,19 @@ async def test_each_of_three_gets_its_process_once_on_a_database_server(on_postg
     await sweep(on_postgres, FACTS)
 
 
-async def test_a_start_that_failed_is_said_by_whoever_takes_over(tmp_path: Path) -> None:
+async def test_failed_start_is_recorded_by_the_next_worker(tmp_path: Path) -> None:
     """The worker dies when the occurrence is durable and before it said that one of its processes could not be."""
     stream = trigger_stream(DEFAULT_TENANT, MAIL, "")
     await subscribe(tmp_path)
     async with runtime(tmp_path, worker=False) as rt:
-        wanted = await rt.triggers.subscription("mail.received:b").state()
+        wanted = await rt.triggers.subscription("mail.received:b").info()
         taken = reservation(occurrence_id(stream, "m1"), wanted).process_id
         await rt.start(handle, str(tmp_path / "other"), "other", id=taken)
         assert child(tmp_path, kill="after trigger_occurred") == -signal.SIGKILL
-        assert [row.kind for row in await rt.store.read(stream)][-1] == "trigger_occurred"
+        assert [row.kind for row in await core_of(rt).store.read(stream)][-1] == "trigger_occurred"
         assert child(tmp_path) == 0
         assert await endings(tmp_path) == [PAID, PAID]
-        assert sum(row.kind == "trigger_delivery_failed" for row in await rt.store.read(stream)) == 1
+        assert sum(row.kind == "trigger_delivery_failed" for row in await core_of(rt).store.read(stream)) == 1
         happened = await rt.triggers.emit(MAIL, 1, key="m1")
         failed = [one.failed.code if one.failed else "" for one in await happened.deliveries()]
         assert failed == ["", "process_conflict", ""]

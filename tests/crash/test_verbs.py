@@ -12,11 +12,12 @@ import pytest
 
 from perdure import Agent, Runtime, ToolContext, tool
 from perdure.models.scripted import ScriptedModel, call, say
+from perdure.runtime.internals import ref_of
 from perdure.runtime.sessions.session import Session
 from perdure.store.protocol import Store
 from perdure.testing import World, every_boundary
 from perdure.testing.life import Script
-from perdure.testing.sweep import Crash, Mode
+from perdure.testing.sweep import CrashReport, Mode
 from perdure.vocab.messages import Text
 from perdure.vocab.records import TurnEnded
 
@@ -54,27 +55,27 @@ def app(store: Store, world: World) -> Runtime:
     return Runtime(store, agents=[Agent("a", model=ScriptedModel.by_input(script, default=[say("fine")]), tools=[pay])])
 
 
-def on_both_sides(crashes: tuple[Crash, ...], what: str) -> bool:
+def on_both_sides(crashes: tuple[CrashReport, ...], what: str) -> bool:
     """Whether the process died before and after a write of which this is a part."""
     return {crash.boundary.side for crash in crashes if what in crash.boundary.what} == {"before", "after"}
 
 
-def said(crash: Crash) -> list[str]:
-    """What users said, as the model is shown it in the end."""
+def said(crash: CrashReport) -> list[str]:
+    """Return the user inputs, as the model sees them in the end."""
     history = crash.history("s")
     return [part.text for one in history if one.role == "user" for part in one.parts if isinstance(part, Text)]
 
 
 async def dispatched(session: Session) -> None:
     """Until the tool runs, or the turn is past it."""
-    while not any(row.kind == "effect_started" and b"c1.0.1" in row.data for row in await session.rows()):  # noqa: ASYNC110
+    while not any(row.kind == "effect_started" and b"c1.0.1" in row.data for row in await session.journal()):  # noqa: ASYNC110
         await asyncio.sleep(0.002)
 
 
 async def stands_still(session: Session) -> None:
-    """Until the turn of a paused session has come to a checkpoint, or nobody takes it up since its worker has died."""
-    store = session.runtime.store
-    while (info := await store.stream(session.stream)) and info.active:
+    """Wait until the turn of a paused session reached a checkpoint or has no live owner."""
+    store = ref_of(session).runtime.store
+    while (info := await store.stream(ref_of(session).stream)) and info.active:
         if info.owner is None or await store.is_dead(info.owner):
             break
         await asyncio.sleep(0.002)
@@ -89,13 +90,13 @@ async def steer(rt: Runtime) -> None:
     assert (await steered.result()).status == (await first.result()).status == "finished"
 
 
-def shown_once(crash: Crash) -> None:
+def shown_once(crash: CrashReport) -> None:
     assert said(crash) == ["go", "left"]
     assert crash.history("s")[-1].role == "assistant"
 
 
 @pytest.mark.parametrize("mode", SIMULATED)
-def test_what_is_steered_is_shown_exactly_once_wherever_the_process_dies(mode: Mode) -> None:
+def test_steered_input_is_shown_once_at_every_crash_boundary(mode: Mode) -> None:
     crashes = every_boundary(app, steer, mode=mode, check=shown_once)
     assert on_both_sides(crashes, "admit input steer")
     assert any("input_admitted" in c.boundary.what and "turn_opened" not in c.boundary.what for c in crashes)
@@ -112,7 +113,7 @@ async def interrupt(rt: Runtime) -> None:
     assert (await first.result()).status in ("finished", "stopped")
 
 
-def ended_in_order(crash: Crash) -> None:
+def ended_in_order(crash: CrashReport) -> None:
     assert crash.world.count("pay") <= 1
     assert said(crash) == ["go", "stop"]
     (story,) = crash.stories
@@ -141,7 +142,7 @@ async def pause(rt: Runtime) -> None:
     assert (await first.result()).status == (await second.result()).status == "finished"
 
 
-def both_answered(crash: Crash) -> None:
+def both_answered(crash: CrashReport) -> None:
     assert said(crash) == ["go", "next"]
     assert crash.world.count("pay") == 1 or crash.doubts
 
@@ -175,7 +176,7 @@ CRASHED: set[str] = set()
 
 
 async def take_back_in_the_end(rt: Runtime) -> None:
-    """As `take_back`; but after a crash the input has its answer before anybody thinks of it again."""
+    """As `take_back`; but after a crash the input is answered before it is cancelled again."""
     session = await rt.session("s", agent="a")
     with nullcontext() if CRASHED else while_paying():
         await session.send("go", key="1")
@@ -186,7 +187,7 @@ async def take_back_in_the_end(rt: Runtime) -> None:
         assert (await session.cancel_input(second)).outcome == ("completed" if CRASHED else "cancelled")
 
 
-def test_an_input_may_be_answered_that_a_crash_kept_somebody_from_taking_back() -> None:
+def test_input_may_be_answered_when_its_cancellation_crashed() -> None:
     def again(store: Store, world: World) -> Runtime:
         CRASHED.clear()
         if world.count():  # a payment of a life before this
@@ -199,7 +200,7 @@ def test_an_input_may_be_answered_that_a_crash_kept_somebody_from_taking_back() 
 # --- killed for real, where a crash costs seconds: at some facts of each script, and not at numbers, since appends are
 # grouped on a database server: which write is the n-th differs from run to run.
 
-KILLED: dict[str, tuple[Script, Callable[[Crash], None] | None, list[str]]] = {
+KILLED: dict[str, tuple[Script, Callable[[CrashReport], None] | None, list[str]]] = {
     "steer": (steer, shown_once, ["before admit input steer", "after admit input steer", "before turn_ended"]),
     "interrupt": (interrupt, ended_in_order, ["before intervene cancel_requested", "after intervene cancel_requested"]),
     "pause": (pause, both_answered, ["before intervene session_paused", "after intervene session_paused"]),

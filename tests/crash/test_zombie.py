@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure import Agent, Runtime, Tuning
+from perdure import Agent, Runtime, RuntimeOptions
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.vocab.messages import Text
 from perdure.vocab.records import EffectSettled, OutcomeArrivedLate
@@ -26,7 +26,7 @@ def successor(folder: Path, scenario: str) -> Runtime:
     _, tools = SCENARIOS[scenario](Ledger(folder / "ledger"))
     model = ScriptedModel.by_input({"go": [call("charge"), say("all done")]}, default=[say("noted")])
     url = store_url(folder)
-    return Runtime(url, agents=[Agent("a", model=model, tools=tools)], tuning=Tuning(lease_s=float(SHORT)))
+    return Runtime(url, agents=[Agent("a", model=model, tools=tools)], options=RuntimeOptions(lease_s=float(SHORT)))
 
 
 async def test_a_thawed_worker_writes_nothing_and_its_late_outcome_reaches_the_log(folder: Path) -> None:
@@ -37,28 +37,28 @@ async def test_a_thawed_worker_writes_nothing_and_its_late_outcome_reaches_the_l
         assert stopped.pid is not None
         os.kill(stopped.pid, signal.SIGSTOP)
         async with successor(folder, "zombie") as rt:
-            session = rt.existing("s")
+            session = rt.get_session("s")
             sent = await session.send("go", key="the-only-input")
-            assert sent.duplicate
+            assert sent.is_duplicate
             result = await sent.result(timeout=20)
             assert result.status == "finished"
-            before = [row.data for row in await session.rows()]
+            before = [row.data for row in await session.journal()]
 
             (folder / "go").touch()
             os.kill(stopped.pid, signal.SIGCONT)
             late = await _late_outcome(rt)
             assert late.tool == "charge"
-            assert b"charged at last" in (await session.rows())[-1].data
+            assert b"charged at last" in (await session.journal())[-1].data
 
-            after = [row.data for row in await session.rows()]
+            after = [row.data for row in await session.journal()]
             assert after[: len(before)] == before
             assert len(after) == len(before) + 1, "only the late outcome was added"
             assert ledger.count("charge") == 1
-            settled = [row.record for row in await session.rows() if isinstance(row.record, EffectSettled)]
+            settled = [row.record for row in await session.journal() if isinstance(row.record, EffectSettled)]
             assert sum(record.id == "c1.0.1" for record in settled) == 1
 
             assert (await session.ask("and now?", timeout=20)).startswith("noted")
-            history = await session.history()
+            history = await session.messages()
             assert_valid_for_a_provider(history)
             told = [part.text for part in history[-2].parts if isinstance(part, Text)]
             assert "charged at last" in told[0]
@@ -70,7 +70,7 @@ async def test_a_thawed_worker_writes_nothing_and_its_late_outcome_reaches_the_l
 
 async def _late_outcome(rt: Runtime) -> OutcomeArrivedLate:
     async with asyncio.timeout(20):
-        async for event in rt.existing("s").events():
+        async for event in rt.get_session("s").events():
             record = getattr(event, "record", None)
             if isinstance(record, OutcomeArrivedLate):
                 return record
@@ -85,7 +85,7 @@ async def test_a_worker_stopped_between_intent_and_dispatch_does_not_dispatch(sc
     try:
         wait_until(lambda: is_stopped(stopped.pid))
         async with successor(folder, scenario) as rt:
-            sent = await rt.existing("s").send("go", key="the-only-input")
+            sent = await rt.get_session("s").send("go", key="the-only-input")
             result = await sent.result(timeout=20)
             assert result.status == "finished"
             assert ledger.count("charge") == 0
@@ -94,15 +94,13 @@ async def test_a_worker_stopped_between_intent_and_dispatch_does_not_dispatch(sc
             wait_until(lambda: (folder / "answer").exists())
             stopped.join(20)
             assert ledger.count("charge") == 0, "dispatched after its lease had lapsed"
-            assert_valid_for_a_provider(await rt.existing("s").history())
+            assert_valid_for_a_provider(await rt.get_session("s").messages())
     finally:
         stopped.kill()
         stopped.join()
 
 
-async def test_a_frozen_call_is_not_made_again_although_its_deadline_passed_and_nothing_happened_yet(
-    folder: Path,
-) -> None:
+async def test_frozen_call_is_not_repeated_after_its_deadline(folder: Path) -> None:
     """When it thaws it goes on where it stood: a deadline proves nothing about a worker that may still be alive."""
     ledger = Ledger(folder / "ledger")
     frozen = start("zombie_late", folder, {LEASE_S: SHORT})
@@ -112,7 +110,7 @@ async def test_a_frozen_call_is_not_made_again_although_its_deadline_passed_and_
         os.kill(frozen.pid, signal.SIGSTOP)
         await asyncio.sleep(1.2)  # past the call's own deadline, and past the lease
         async with successor(folder, "zombie_late") as rt:
-            sent = await rt.existing("s").send("go", key="the-only-input")
+            sent = await rt.get_session("s").send("go", key="the-only-input")
             assert (await sent.result(timeout=20)).status == "finished"
             assert ledger.count("begun") == 1, "the call was made again"
         os.kill(frozen.pid, signal.SIGCONT)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure import Agent, Runtime, Tuning, tool
+from perdure import Agent, Runtime, RuntimeOptions, tool
 from perdure.cli.app import run_app
 from perdure.codec import Json
 from perdure.models.scripted import ScriptedModel, call, say
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(300)  # each command is a process, and takes se
 async def test_a_person_decides_from_another_process(tmp_path: Path) -> None:
     paid: list[int] = []
 
-    @tool(approve=True)
+    @tool(needs_approval=True)
     async def refund(cents: int) -> str:
         """Refund."""
         paid.append(cents)
@@ -37,7 +37,7 @@ async def test_a_person_decides_from_another_process(tmp_path: Path) -> None:
         return await asyncio.to_thread(perdure, "approvals", *args, "--db", str(path), cwd=tmp_path)
 
     agent = Agent("bank", model=ScriptedModel(call("refund", cents=700), say("done")), tools=[refund])
-    async with Runtime(f"sqlite:///{path}", agents=[agent], tuning=Tuning(patience_s=0.0)) as rt:
+    async with Runtime(f"sqlite:///{path}", agents=[agent], options=RuntimeOptions(idle_timeout_s=0.0)) as rt:
         sent = await (await rt.session("s", agent="bank")).send("go")
         async with asyncio.timeout(20):
             while not await rt.approvals.list():  # noqa: ASYNC110 - it is asked by the worker
@@ -54,13 +54,13 @@ async def test_a_person_decides_from_another_process(tmp_path: Path) -> None:
         why = await asyncio.to_thread(perdure, "why", "s", "--db", str(path), cwd=tmp_path)
         assert to_paste in why.out
         for slip in ('{"cents": "x"}', "{", "", "null", "[]", "7", '"x"', "\udcff"):
-            args = ("approvals", "approve", id, "--edit", slip, "--by", "ana", "--db", str(path))
+            args = ("approvals", "approve", id, "--args", slip, "--by", "ana", "--db", str(path))
             slipped = await asyncio.to_thread(in_this_process, *args)
             assert (slipped.code, slipped.out) == (2, ""), slip
             assert "inside perdure" not in slipped.err
         assert (await rt.approvals.get(id)).status == "waiting"
         assert (await command("approve", "apr_ffffffffffffffff", "--by", "ana")).code == 3
-        approved = await command("approve", id, "--edit", '{"cents": 400}', "--by", "ana")
+        approved = await command("approve", id, "--args", '{"cents": 400}', "--by", "ana")
         assert (approved.code, approved.out) == (0, f"{id}  approved by ana\n")
         late = await command("deny", id, "--by", "bob", "--reason", "no")
         assert late.code == 4
@@ -71,7 +71,7 @@ async def test_a_person_decides_from_another_process(tmp_path: Path) -> None:
         assert (told["status"], told["decided_by"], told["via"]) == ("approved", "ana", "cli")
         assert (told["edited"], told["used_at"] is None) == ({"cents": 400}, False)
         empty = await command("list")
-        assert (empty.code, empty.out, empty.err) == (0, "", "Nothing waits for you.\n")
+        assert (empty.code, empty.out, empty.err) == (0, "", "No pending decisions.\n")
         shown = await command("show", id)
         assert '  arguments  {"cents":700}\n' in shown.out
         assert '  edited     {"cents":400}\n' in shown.out
@@ -93,7 +93,7 @@ class Asked:
 
 @pytest.fixture
 async def waiting(tmp_path: Path) -> Asked:
-    @tool(approve=True)
+    @tool(needs_approval=True)
     async def refund(note: str) -> str:
         """Refund."""
         return note
@@ -101,7 +101,7 @@ async def waiting(tmp_path: Path) -> Asked:
     path = tmp_path / "s.db"
     step = call("refund", note="a\nb \u202e evil")
     agent = Agent("bank", model=ScriptedModel(step, say("done")), tools=[refund])
-    async with Runtime(f"sqlite:///{path}", agents=[agent], tuning=Tuning(patience_s=0.0)) as rt:
+    async with Runtime(f"sqlite:///{path}", agents=[agent], options=RuntimeOptions(idle_timeout_s=0.0)) as rt:
         await (await rt.session("s", agent="bank")).send("go")
         async with asyncio.timeout(20):
             while not (found := await rt.approvals.list()):  # noqa: ASYNC110 - it is asked by the worker
@@ -131,7 +131,7 @@ def test_a_key_where_an_id_belongs_is_not_repeated(waiting: Asked) -> None:
         ("approvals", "approve", KEY, "--by", "ana"),
         ("sessions", "show", KEY),
         ("sessions", "cancel", "s", "--input", KEY),
-        ("resolve", KEY, "go", "--ok", "1"),
+        ("resolve", KEY, "go", "--value", "1"),
         ("why", KEY),
         ("sessions", "show", "s", KEY),
     ):
@@ -141,7 +141,7 @@ def test_a_key_where_an_id_belongs_is_not_repeated(waiting: Asked) -> None:
 
 
 def test_a_slip_of_cancel_does_not_cancel_the_running_turn(waiting: Asked) -> None:
-    for options in (("--input", ""), ("--input", " "), ("--and-behind",)):
+    for options in (("--input", ""), ("--input", " "), ("--include-later",)):
         ran = waiting.command("sessions", "cancel", "s", *options)
         assert (ran.code, ran.out) == (2, ""), options
     assert waiting.command("approvals", "list", "--quiet").out == f"{waiting.id}\n"
@@ -163,7 +163,7 @@ def test_a_decision_of_a_user_without_a_name_needs_one(
 async def test_answers_results_and_grants_by_command(tmp_path: Path) -> None:
     paid: list[int] = []
 
-    @tool(approve=True)
+    @tool(needs_approval=True)
     async def refund(cents: int) -> str:
         """Refund."""
         paid.append(cents)
@@ -202,39 +202,39 @@ async def test_answers_results_and_grants_by_command(tmp_path: Path) -> None:
     steps = (asking, call("look"), call("look"), call("refund", cents=1), call("refund", cents=2))
     tools = [ask_user, client_tool("look", "Look.", {"type": "object"}), refund]
     agent = Agent("bank", model=ScriptedModel(*steps, say("done")), tools=tools)
-    async with Runtime(f"sqlite:///{path}", agents=[agent], tuning=Tuning(patience_s=0.0)) as rt:
+    async with Runtime(f"sqlite:///{path}", agents=[agent], options=RuntimeOptions(idle_timeout_s=0.0)) as rt:
         session = await rt.session("s", agent="bank")
         sent = await session.send("go")
         await waits("question")
-        assert (await command("sessions", "post", "s", "1")).code == 3
+        assert (await command("sessions", "post-result", "s", "1")).code == 3
         shown = await command("sessions", "answer", "s", "size=M", "pin=97531")
         assert (shown.code, "pin is a secret" in shown.err) == (2, True)
         assert (await command("sessions", "answer", "s", "size=XL", input="97531\n")).code != 0
         assert (await command("sessions", "answer", "s", "size")).code == 2
         assert await asyncio.to_thread(at_a_terminal, "M\n97531\n", "sessions", "answer", "s", "--by", "ann") == 0
         await waits("client_call")
-        assert (await command("sessions", "post", "s", "{")).code == 2
-        assert (await command("sessions", "post", "s")).code == 2
-        assert (await command("sessions", "post", "s", "1", "--err", "dark", "too dark")).code == 2
-        failed = await command("sessions", "post", "s", "--err", "dark", "too dark")
+        assert (await command("sessions", "post-result", "s", "{")).code == 2
+        assert (await command("sessions", "post-result", "s")).code == 2
+        assert (await command("sessions", "post-result", "s", "1", "--error", "dark", "too dark")).code == 2
+        failed = await command("sessions", "post-result", "s", "--error", "dark", "too dark")
         assert failed.code == 0, failed.err
         await waits("client_call", but=failed.out.split()[0])
-        posted = await command("sessions", "post", "s", "-", input='{"seen": true}')
+        posted = await command("sessions", "post-result", "s", "-", input='{"seen": true}')
         assert posted.code == 0, posted.err
         await waits("approval")
-        for option in ("--key", "--merge-key"):  # an empty variable of a script is a slip, and not "without a key"
+        for option in ("--key", "--replace-key"):  # an empty variable of a script is a slip, and not "without a key"
             assert (await command("sessions", "send", "s", "more", option, "")).code == 2
-        assert await session.queue() == ()
+        assert await session.queued_inputs() == ()
         [asked] = await session.pending()
         assert (await command("approvals", "approve", asked.id, "--for-session", "--by", "ann")).code == 0
         assert (await sent.result(30)).status == "finished"
         assert paid == [1, 2]
-        [grant] = (await command("approvals", "grants", "s", "--json")).objects
+        [grant] = (await command("grants", "list", "s", "--json")).objects
         assert (grant["tool"], grant["by"]) == ("refund", "ann")
-        revoked = await command("approvals", "revoke", "s", str(grant["grant"]), "--by", "bob")
+        revoked = await command("grants", "revoke", "s", str(grant["grant"]), "--by", "bob")
         assert (revoked.code, await session.grants()) == (0, ()), revoked.err
-        assert (await command("approvals", "grants", "s")).err == "Nothing is approved for this whole session.\n"
-        history = str(await session.history())
+        assert (await command("grants", "list", "s")).err == "No session-wide approvals.\n"
+        history = str(await session.messages())
     assert "'seen': True" in history
     assert "'error': 'too dark', 'code': 'dark'" in history
     assert "'value': 'M'" in history

@@ -47,7 +47,7 @@ app = Runtime("sqlite:///app.db", agents=[echo])
 
 
 def worker(folder: Path, session: str, env: dict[str, str]) -> int:
-    """The demo's worker, with somebody who allows its e-mail."""
+    """Run the demo's worker, with an approver for its e-mail."""
     args = [sys.executable, "-P", "-m", "perdure.cli.demo.worker", "demo.db", "ledger.csv", "outbox.csv", session]
     at_work = subprocess.Popen(args, cwd=folder, env=environment(env))
     while at_work.poll() is None:
@@ -88,7 +88,7 @@ def test_sessions_are_listed_newest_first(booked: Path) -> None:
     lines = ran.out.splitlines()
     assert lines[0].split() == ["ID", "AGENT", "STATUS", "TURNS", "LAST", "TOKENS", "WAITING", "FOR"]
     assert [line.split()[0] for line in lines[1:]] == ["late-1", "trip-2", "trip-1"]
-    assert "‖ interrupted" in lines[1]
+    assert "● queued" in lines[1]
     assert lines[1].endswith("tool charge_card")
     assert ran.err == "3 shown, newest first.\n"
 
@@ -102,9 +102,9 @@ def test_a_list_says_how_to_get_more(booked: Path) -> None:
 
 
 def test_a_list_can_be_narrowed(booked: Path) -> None:
-    assert look(booked, "sessions", "list", "-q", "--status", "interrupted,running").out == "late-1\n"
+    assert look(booked, "sessions", "list", "-q", "--status", "queued,running").out == "late-1\n"
     assert look(booked, "sessions", "list", "-q", "--agent", "nobody").out == ""
-    assert look(booked, "sessions", "list", "--agent", "nobody").err == "No sessions like that.\n"
+    assert look(booked, "sessions", "list", "--agent", "nobody").err == "No matching sessions.\n"
     assert look(booked, "sessions", "list", "--status", "asleep").code == 2
 
 
@@ -132,7 +132,7 @@ def test_a_session_is_shown_with_a_timeline(booked: Path) -> None:
 
 
 def test_an_unfinished_step_is_under_way(booked: Path) -> None:
-    assert re.search(r"tool charge_card +░*█+ +under way", look(booked, "sessions", "show", "late-1").out)
+    assert re.search(r"tool charge_card +░*█+ +running", look(booked, "sessions", "show", "late-1").out)
 
 
 def test_watching_goes_on_from_a_cursor(booked: Path) -> None:
@@ -165,7 +165,7 @@ def test_a_watcher_sees_what_another_process_does_and_may_leave(folder: Path) ->
 
 
 def test_the_journal_tells_the_story_of_a_crash(booked: Path) -> None:
-    ran = look(booked, "journal", "list", "trip-2")
+    ran = look(booked, "journal", "show", "trip-2")
     assert ran.code == 0
     header, *rows = ran.out.splitlines()
     assert header.split() == ["SEQ", "AT", "KIND", "NAME", "ATTEMPT", "RESULT", "MS", "TOKENS"]
@@ -175,30 +175,30 @@ def test_the_journal_tells_the_story_of_a_crash(booked: Path) -> None:
         "session travel - opened",
         'input - - "Book me a flight to Lisbon, 2 nights."',
         "turn start - turn 1",
-        "model sim:travel 1 asked",
+        "model sim:travel 1 called",
         "model sim:travel 1 ok, 1 call",
         "tool search_flights 1 ok",
-        "model sim:travel 1 asked",
+        "model sim:travel 1 called",
         "model sim:travel 1 ok, 1 call",
         "tool charge_card 1 intent saved",
         "tool charge_card 1 in doubt (worker died)",
         "probe charge_card 1 happened",
-        "model sim:travel 1 asked",
+        "model sim:travel 1 called",
         "model sim:travel 1 ok, 1 call",
         "approval send_email 1 waiting for a person",
         "approval send_email 1 approved by ana",
         "tool send_email 1 intent saved",
         "tool send_email 1 ok",
-        "model sim:travel 1 asked",
+        "model sim:travel 1 called",
         "model sim:travel 1 ok",
         "turn end - finished",
     ]
 
 
 def test_the_journal_comes_in_pages_and_as_json(booked: Path) -> None:
-    first = look(booked, "journal", "list", "trip-1", "--limit", "5")
+    first = look(booked, "journal", "show", "trip-1", "--limit", "5")
     assert first.err.endswith("more: --after 5\n")
-    rest = look(booked, "journal", "list", "trip-1", "--after", "5", "--json").objects
+    rest = look(booked, "journal", "show", "trip-1", "--after", "5", "--json").objects
     assert [row["seq"] for row in rest] == list(range(6, 6 + len(rest)))
     assert {row["type"] for row in rest} == {"record"}
     assert set(rest[0]) >= {"seq", "at", "kind", "name", "attempt", "result", "ms", "tokens", "session", "v"}
@@ -262,10 +262,10 @@ def test_a_log_that_was_tampered_with_does_not(case: str, booked: Path, tmp_path
 def test_why_says_what_is_the_matter_and_what_to_do(booked: Path) -> None:
     ran = look(booked, "why", "late-1")
     assert ran.code == 0
-    assert "late-1  interrupted\n  because    interrupted during tool charge_card; the worker is gone\n" in ran.out
+    assert "late-1  queued\n  because    interrupted during tool charge_card; the worker is gone\n" in ran.out
     assert "start a worker that has agent 'travel'" in ran.out
     (why,) = look(booked, "why", "late-1", "--json").objects
-    assert (why["status"], why["worker_alive"], why["queued"]) == ("interrupted", False, 0)
+    assert (why["status"], why["worker_alive"], why["queued"]) == ("queued", False, 0)
 
 
 def test_doctor_checks_and_counts(booked: Path) -> None:
@@ -291,7 +291,7 @@ def test_run_streams_an_answer_and_works_the_turn_itself(folder: Path) -> None:
     ran = perdure("run", "agents:app", "hello", "--session", "s1", cwd=folder)
     assert ran.code == 0, ran.err
     assert ran.out.startswith("You said: hello")
-    assert ran.err.endswith("Go on with --session s1\n")
+    assert ran.err.endswith("Continue with --session s1\n")
     assert (folder / "app.db").exists()
 
 
@@ -316,7 +316,7 @@ def test_an_input_that_was_left_is_answered_by_the_next_worker(folder: Path) -> 
     assert "no worker is running" in left.err
     assert '"queued"' in perdure("why", "s", "--db", "app.db", "--json", cwd=folder).out
     assert perdure("run", "agents:app", "now", "--session", "s", cwd=folder).code == 0
-    said = perdure("journal", "list", "s", "--db", "app.db", cwd=folder).out
+    said = perdure("journal", "show", "s", "--db", "app.db", cwd=folder).out
     assert said.count("finished") == 2
 
 
@@ -336,26 +336,26 @@ def test_ctrl_c_detaches_and_the_turn_goes_on_later(folder: Path) -> None:
     assert "Traceback" not in err
     (folder / "agents.py").write_text(AGENTS.replace("SECONDS", "0"))
     assert perdure("run", "agents:slow", "Hello?", "--session", "s", "--db", "app.db", cwd=folder).code == 0
-    assert perdure("journal", "list", "s", "--db", "app.db", cwd=folder).out.count("finished") == 2
+    assert perdure("journal", "show", "s", "--db", "app.db", cwd=folder).out.count("finished") == 2
 
 
 # --- what goes wrong
 
 BAD: dict[str, tuple[tuple[str, ...], int, str]] = {
-    "an unknown session": (("why", "nobody"), 3, "error: there is no session 'nobody'"),
-    "an unknown session to watch": (("sessions", "watch", "nobody"), 3, "error: there is no session 'nobody'"),
-    "a prefix of two": (("sessions", "show", "trip"), 2, "error: 'trip' could be 2 sessions"),
+    "an unknown session": (("why", "nobody"), 3, "error: unknown session 'nobody'"),
+    "an unknown session to watch": (("sessions", "watch", "nobody"), 3, "error: unknown session 'nobody'"),
+    "a prefix of two": (("sessions", "show", "trip"), 2, "error: 'trip' matches 2 sessions"),
     "an unknown record": (("journal", "show", "trip-1", "99"), 3, "error: trip-1 has no record 99"),
     "a bad cursor": (("sessions", "watch", "trip-1", "--after", "%%%"), 2, "is not a cursor"),
-    "a bad list cursor": (("sessions", "list", "--after", "%%%"), 2, "is not a cursor"),
+    "a bad list cursor": (("sessions", "list", "--after", "%%%"), 2, "invalid cursor"),
     "a blank id": (("why", " "), 2, "error: the session id is blank"),
-    "a bad number": (("journal", "list", "trip-1", "--limit", "x"), 2, "error: invalid value for '--limit'"),
+    "a bad number": (("journal", "show", "trip-1", "--limit", "x"), 2, "error: invalid value for '--limit'"),
     "an unknown option": (("sessions", "list", "--colour"), 2, "error: no such option: --colour"),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_makes_no_sense_is_refused_in_words(case: str, booked: Path) -> None:
+def test_invalid_arguments_are_refused_with_a_message(case: str, booked: Path) -> None:
     args, code, what = BAD[case]
     ran = look(booked, *args)
     assert ran.code == code, ran.err
@@ -365,14 +365,14 @@ def test_what_makes_no_sense_is_refused_in_words(case: str, booked: Path) -> Non
 
 
 BAD_TARGETS: dict[str, tuple[str, str]] = {
-    "agents": ("'agents' is not a target", "agent:app is `app` in agent.py"),
-    "agents.py:app": ("'agents.py:app' is not a target", "agents:app"),
-    "nowhere:app": ("there is no module 'nowhere'", "cd to its folder"),
+    "agents": ("invalid target 'agents'", "agent:app is `app` in agent.py"),
+    "agents.py:app": ("invalid target 'agents.py:app'", "agents:app"),
+    "nowhere:app": ("unknown module 'nowhere'", "cd to its folder"),
     "agents:ap": ("'agents' has no 'ap'", "try agents:echo"),
     "agents:AGENT_COUNT": ("'agents' has no 'AGENT_COUNT'", "try agents:echo"),
     "agents:nothing": ("agents:nothing is a list", "agent:app"),
-    "agents:both": ("agents:both has 2 agents", "choose one: --agent echo"),
-    "broken:app": ("the module 'broken' cannot be imported", "PERDURE_DEBUG=1 shows the traceback"),
+    "agents:both": ("agents:both has 2 agents", "--agent echo"),
+    "broken:app": ("cannot import module 'broken'", "PERDURE_DEBUG=1 shows the traceback"),
 }
 
 
@@ -392,17 +392,17 @@ def test_a_broken_module_says_where(folder: Path) -> None:
     assert "Traceback" in perdure("run", "broken:app", "hi", cwd=folder, env={"PERDURE_DEBUG": "1"}).err
 
 
-def test_a_model_nobody_has_is_refused(folder: Path) -> None:
+def test_unknown_model_is_refused(folder: Path) -> None:
     ran = perdure("run", "agents:echo", "hi", "--model", "nobody:gpt-9", "--db", "x.db", cwd=folder)
     assert ran.code == 2
-    assert "error: there is no model 'nobody:gpt-9'" in ran.err
+    assert "error: unknown model 'nobody:gpt-9'" in ran.err
 
 
 READING = (
     ("sessions", "list"),
     ("sessions", "show", "s"),
     ("sessions", "watch", "s"),
-    ("journal", "list", "s"),
+    ("journal", "show", "s"),
     ("journal", "show", "s", "1"),
     ("journal", "verify", "s"),
     ("why", "s"),
@@ -414,17 +414,17 @@ READING = (
 def test_looking_never_creates_a_store(args: tuple[str, ...], tmp_path: Path) -> None:
     ran = perdure(*args, cwd=tmp_path)
     assert ran.code == 7
-    assert "error: no store at .perdure/dev.db\n  because  there is no such file\n  hint     " in ran.err
+    assert "error: no store at .perdure/dev.db\n  because  no such file\n  hint     " in ran.err
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_store_of_the_demo_is_pointed_out(tmp_path: Path) -> None:
     (tmp_path / ".perdure").mkdir()
     (tmp_path / ".perdure" / "demo.db").touch()
-    assert "the store of the demo is here: --db .perdure/demo.db" in perdure("sessions", "list", cwd=tmp_path).err
+    assert "the demo's store: --db .perdure/demo.db" in perdure("sessions", "list", cwd=tmp_path).err
 
 
-def test_what_is_not_a_store_is_not_touched(tmp_path: Path) -> None:
+def test_file_without_a_store_is_not_modified(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("this is no database" * 100)
     (tmp_path / "empty").touch()
     with sqlite3.connect(tmp_path / "other") as on:
@@ -447,7 +447,7 @@ def test_a_damaged_store_is_an_error_and_not_a_traceback(booked: Path, tmp_path:
     data = bytearray((tmp_path / "demo.db").read_bytes())
     data[4096:-4096] = bytes(len(data) - 8192)
     (tmp_path / "demo.db").write_bytes(data)
-    for args in (("sessions", "list"), ("journal", "list", "trip-1")):
+    for args in (("sessions", "list"), ("journal", "show", "trip-1")):
         ran = perdure(*args, "--db", "demo.db", cwd=tmp_path)
         assert ran.code == 7, ran.err
         assert ran.err.startswith("error: ")
@@ -455,7 +455,7 @@ def test_a_damaged_store_is_an_error_and_not_a_traceback(booked: Path, tmp_path:
 
 
 def test_the_environment_names_the_store_and_the_flag_wins(booked: Path, tmp_path: Path) -> None:
-    env = {"PERDURE_STORE__URL": f"sqlite:///{booked / 'demo.db'}"}
+    env = {"PERDURE_DB": f"sqlite:///{booked / 'demo.db'}"}
     assert perdure("sessions", "list", "-q", cwd=tmp_path, env=env).out == "late-1\ntrip-2\ntrip-1\n"
     assert perdure("sessions", "list", "--db", "none.db", cwd=tmp_path, env=env).code == 7
 
@@ -464,12 +464,12 @@ def test_the_environment_names_the_store_and_the_flag_wins(booked: Path, tmp_pat
 
 
 def test_nothing_that_is_piped_is_coloured(booked: Path) -> None:
-    for args in (("sessions", "list"), ("journal", "list", "trip-2"), ("doctor",), ("sessions", "show", "trip-2")):
+    for args in (("sessions", "list"), ("journal", "show", "trip-2"), ("doctor",), ("sessions", "show", "trip-2")):
         assert "\x1b" not in look(booked, *args).out
 
 
-def test_nobody_has_to_read_to_the_end(booked: Path) -> None:
-    args = " ".join([*COMMAND, "journal", "list", "trip-1", "--json", "--db", "demo.db"])
+def test_closed_output_pipe_causes_no_traceback(booked: Path) -> None:
+    args = " ".join([*COMMAND, "journal", "show", "trip-1", "--json", "--db", "demo.db"])
     ran = subprocess.run(
         ["bash", "-c", f"{args} | head -1 >/dev/null; echo ${{PIPESTATUS[0]}}"],
         cwd=booked,
@@ -486,7 +486,7 @@ def test_nobody_has_to_read_to_the_end(booked: Path) -> None:
 def test_text_of_a_model_cannot_steer_the_terminal(folder: Path) -> None:
     ran = perdure("run", "agents:echo", "\x1b]0;owned\x07 hi", "--session", "s", "--db", "x.db", cwd=folder)
     assert ran.code == 0, ran.err
-    shown = perdure("journal", "list", "s", "--db", "x.db", cwd=folder)
+    shown = perdure("journal", "show", "s", "--db", "x.db", cwd=folder)
     for text in (ran.out, ran.err, shown.out):
         assert "\x1b" not in text
         assert "\x07" not in text
@@ -504,10 +504,10 @@ def test_a_bug_is_an_error_and_not_a_traceback(tmp_path: Path) -> None:
     )
     ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ran.returncode == 1
-    assert ran.stderr.startswith("error: something went wrong inside perdure\n  because  ZeroDivisionError")
+    assert ran.stderr.startswith("error: internal error in perdure\n  because  ZeroDivisionError")
 
 
-def test_reading_while_a_worker_writes_disturbs_nobody(folder: Path) -> None:
+def test_read_commands_work_while_a_worker_writes(folder: Path) -> None:
     """Lists and journals on a store that another process is working on."""
     (folder / "agents.py").write_text(AGENTS.replace("SECONDS", "2"))
 

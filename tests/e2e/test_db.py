@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from perdure import Agent, Runtime
-from perdure.cli.places import db_flag
+from perdure.cli.store_locator import db_flag
 from tests.e2e.command import perdure
 
 
@@ -53,7 +53,7 @@ def test_other_commands_read_a_database_server_too(postgres_url: str, tmp_path: 
     assert (doctor.code, "the server's" in doctor.out) == (0, True)
 
 
-def test_a_hint_names_the_store_without_its_password_as_a_shell_reads_it(postgres_url: str, tmp_path: Path) -> None:
+def test_hint_contains_a_quoted_store_url_without_password(postgres_url: str, tmp_path: Path) -> None:
     asyncio.run(_talk(postgres_url))
     secret = postgres_url.replace("postgres@", "postgres:hunter2@") + "&password=hunter2"
     for words in (["sessions", "show", "one"], ["sessions", "send", "one", "more"]):
@@ -89,11 +89,11 @@ def test_an_empty_database_is_shown_before_it_is_migrated(postgres_url: str, tmp
     state = json.loads(out)
     assert (code, state["version"], state["known"], state["pending"]) == (0, 0, 1, ["0001_init"])
     code, out = run("migrate", "--dry-run")
-    assert (code, "CREATE TABLE" in out, out.endswith("1 step left\n")) == (0, True, True)
+    assert (code, "CREATE TABLE" in out, out.endswith("1 step pending\n")) == (0, True, True)
     assert json.loads(run("status", "--json")[1])["version"] == 0, "nothing was changed"
     assert run("check")[0] == 1, "there is no store to check yet"
     code, out = run("migrate")
-    assert (code, out.endswith("1 step made\n")) == (0, True)
+    assert (code, out.endswith("1 step applied\n")) == (0, True)
     assert json.loads(run("status", "--json")[1])["pending"] == []
     assert run("check")[0] == 0
 

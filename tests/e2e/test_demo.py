@@ -29,7 +29,7 @@ def emails(folder: Path) -> list[str]:
 def allow(folder: Path, stopped: Ran) -> None:
     """Type what the demo says, where it stopped at the question."""
     assert stopped.code == 5, stopped.out + stopped.err
-    assert "The question waits in the store. Nothing runs meanwhile; nothing is lost." in stopped.out
+    assert "The approval request is in the store. Nothing runs meanwhile; nothing is lost." in stopped.out
     typed = re.search(r"perdure (approvals approve apr_\w+ --db \S+)$", stopped.out, re.M)
     assert typed
     assert not (folder / ".perdure" / "demo-outbox.csv").exists() or "trip-2" in stopped.out
@@ -40,13 +40,13 @@ def allow(folder: Path, stopped: Ran) -> None:
 def demo(folder: Path, *args: str) -> Ran:
     """The demo to its end: once to the question, once from there."""
     allow(folder, perdure("demo", *args, cwd=folder))
-    return perdure("demo", *(arg for arg in args if arg != "--fresh"), cwd=folder)
+    return perdure("demo", *(arg for arg in args if arg != "--reset"), cwd=folder)
 
 
 def kill_while_it_charges(folder: Path, sig: signal.Signals, *, whom: str) -> Ran:
     """Start the demo, wait until it asks to be broken, and break it: the worker, or the command itself."""
     demo = subprocess.Popen(
-        [*COMMAND, "demo", "--dawdle", "30"],
+        [*COMMAND, "demo", "--delay", "30"],
         cwd=folder,
         env=environment(),
         text=True,
@@ -73,28 +73,28 @@ def test_the_charge_is_made_once_although_its_worker_was_killed(tmp_path: Path) 
     assert "Carry on with the same command:   perdure demo" in killed.out
     assert len(ledger(tmp_path)) == 1
 
-    again = perdure("demo", "--dawdle", "30", cwd=tmp_path)  # were the charge run again, this would take half a minute
+    again = perdure("demo", "--delay", "30", cwd=tmp_path)  # were the charge run again, this would take half a minute
     assert "Recovered 1 interrupted turn (worker " in again.out
     assert again.out.count("replayed") == 3
     assert "in doubt: the worker died" in again.out
     assert "it happened: receipt kept, not charged again" in again.out
     assert "send_email      waiting for you" in again.out
-    assert "Check the outside world:  ledger has 1 charge (expected 1)  OK" in again.out
+    assert "Check the ledger:   ledger has 1 charge (expected 1)  OK" in again.out
     assert len(ledger(tmp_path)) == 1
 
-    asked_again = perdure("demo", "--dawdle", "30", cwd=tmp_path)
+    asked_again = perdure("demo", "--delay", "30", cwd=tmp_path)
     question = re.search(r"apr_\w+", again.out)
     assert question
     assert question.group() in asked_again.out  # the same question, and nothing else has happened meanwhile
     allow(tmp_path, asked_again)
-    done = perdure("demo", "--dawdle", "30", cwd=tmp_path)
+    done = perdure("demo", "--delay", "30", cwd=tmp_path)
     assert done.code == 0, done.out + done.err
     assert "send_email      approved by ana" in done.out
     assert "here is your itinerary. It was mailed to you." in done.out
-    assert "Check the outside world:  ledger has 1 charge (expected 1)  OK" in done.out
+    assert "Check the ledger:   ledger has 1 charge (expected 1)  OK" in done.out
     assert (len(ledger(tmp_path)), len(emails(tmp_path))) == (1, 1)
 
-    third = demo(tmp_path, "--dawdle", "0")
+    third = demo(tmp_path, "--delay", "0")
     assert third.code == 0, third.out + third.err
     assert "session trip-2" in third.out
     assert "ledger has 2 charges (expected 2, one per session)  OK" in third.out
@@ -107,7 +107,7 @@ def test_at_a_terminal_the_enter_key_allows_it(tmp_path: Path) -> None:
 
     ours, theirs = pty.openpty()
     with subprocess.Popen(
-        [*COMMAND, "demo", "--dawdle", "0"],
+        [*COMMAND, "demo", "--delay", "0"],
         cwd=tmp_path,
         env=environment(),
         text=True,
@@ -146,7 +146,7 @@ def test_a_second_charge_would_be_noticed(tmp_path: Path) -> None:
 
 
 def test_a_second_e_mail_would_be_noticed(tmp_path: Path) -> None:
-    allow(tmp_path, perdure("demo", "--dawdle", "0", cwd=tmp_path))
+    allow(tmp_path, perdure("demo", "--delay", "0", cwd=tmp_path))
     (tmp_path / ".perdure" / "demo-outbox.csv").write_text("trip-1,a,b,c\n")
     again = perdure("demo", cwd=tmp_path)
     assert "The outbox has 2 e-mails, at most 1 expected  FAIL" in again.out
@@ -158,14 +158,14 @@ def test_a_running_demo_is_neither_joined_nor_deleted(tmp_path: Path) -> None:
     assert running.stdout
     try:
         assert any("kill -9" in line for line in running.stdout)
-        for args in ((), ("--fresh",)):
+        for args in ((), ("--reset",)):
             busy = perdure("demo", *args, cwd=tmp_path)
             assert busy.code == 4
-            assert busy.err.startswith("error: a demo is already running here\n  because  its worker, pid ")
+            assert busy.err.startswith("error: a demo is already running here\n  because  the worker, pid ")
     finally:
         running.send_signal(signal.SIGINT)
         running.communicate(timeout=30)
-    assert demo(tmp_path, "--fresh", "--dawdle", "0").code == 0
+    assert demo(tmp_path, "--reset", "--delay", "0").code == 0
     assert len(ledger(tmp_path)) == 1
 
 
@@ -213,7 +213,7 @@ MUTANTS = {
         'self.effect == "resumable"',
         "post-charge",
     ),
-    "an approval is not needed": ("cli/demo/travel.py", ", approve=True", "", "2:before"),
+    "an approval is not needed": ("cli/demo/travel.py", ", needs_approval=True", "", "2:before"),
     "the worker never dies": ("testing/crash.py", "os.kill(os.getpid(), signal.SIGKILL)", "pass", "5:before"),
 }
 

@@ -26,7 +26,7 @@ PROMISED = {
     ),
     "04_client_tool.py": (
         "1  the session waits for the client's result of tool where_am_i",
-        "2  the result of where_am_i does not fit",
+        "2  the result of where_am_i does not match its schema",
         "3  Then take a coat.",
     ),
     "05_ask_user.py": ("2  size: choose one of 'S', 'M', 'L'", "3  Ordered. Answered by ann: True"),
@@ -88,8 +88,8 @@ PROMISED = {
         "4  asked again: {'order': 3}, then denied",
     ),
     "18_doubt_ask.py": (
-        "1  doubt: somebody to say what became of tool wire",
-        "2  doubt_still_running",
+        "1  doubt: a person to settle the outcome of tool wire",
+        "2  original_call_may_still_run",
         "3  The money is there.",
         "4  the model was told {'receipt': 7} and wired 1 time",
     ),

@@ -1,7 +1,8 @@
 """Several worker processes of one store keep its limits together, also when some of them are killed.
 
 The judge is a ledger outside of the store: every call writes when it enters and when it leaves, and takes one of the
-numbered lock files of what it does, which the kernel frees when its process dies. Who finds none free is one too many.
+numbered lock files of what it does, which the kernel frees when its process dies. A call without a free file exceeds
+the limit.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from typing import cast
 import pytest
 
 from perdure import Runtime
+from perdure.runtime.internals import core_of
 from tests.e2e.command import COMMAND, environment, perdure
 
 APP = """
 import asyncio, fcntl, os
-from perdure import Agent, Runtime, ToolContext, Tuning, Work, tool
+from perdure import Agent, Runtime, RuntimeOptions, ToolContext, WorkerOptions, tool
 from perdure.models.scripted import ScriptedModel, call, calls, say
 
 def write(line):
@@ -73,10 +75,10 @@ class Asked(ScriptedModel):
 
 model = Asked(calls(call("charge"), call("mail")), say("done"), name="test:asked")
 clerk = Agent("clerk", model=model, tools=[charge, mail], queue="desk")
-work = Work(limits={"tool:charge": 2, "tool:mail": 1, "model:test:*": 3, "queue:desk": 6})
+work = WorkerOptions(limits={"tool:charge": 2, "tool:mail": 1, "model:test:*": 3, "queue:desk": 6})
 
 def app():
-    return Runtime("sqlite:///s.db", agents=[clerk], worker=work, tuning=Tuning(lease_s=2))
+    return Runtime("sqlite:///s.db", agents=[clerk], worker=work, options=RuntimeOptions(lease_s=2))
 """
 
 SESSIONS = 24
@@ -163,7 +165,7 @@ async def test_no_more_than_the_limit_at_once_while_workers_are_killed(
 async def until_no_permits(rt: Runtime) -> None:
     """Those of the living are given back; those of the dead count for nobody."""
     async with asyncio.timeout(20):
-        while any(permit.alive for permit in await rt.store.permits()):  # noqa: ASYNC110 - others do it
+        while any(permit.alive for permit in await core_of(rt).store.permits()):  # noqa: ASYNC110 - others do it
             await asyncio.sleep(0.01)
 
 
@@ -171,13 +173,13 @@ async def test_a_worker_serves_its_queue_and_says_so(url: str, folder: Path, sta
     other = start("--queue", "elsewhere")
     async with Runtime(url, worker=False) as rt:
         sent = await (await rt.session("s", agent="clerk")).send("go")
-        desk = start("--queue", "desk", "--queue", "calls", "--concurrency", "3")
+        app = start("--queue", "desk", "--queue", "calls", "--concurrency", "3")
         assert (await sent.result(timeout=30)).status == "finished"
-    assert {words[-1] for words in ledger(folder)} == {str(desk.process.pid)}
-    assert (desk.started["queues"], desk.started["concurrency"]) == (["desk", "calls"], 3)
+    assert {words[-1] for words in ledger(folder)} == {str(app.process.pid)}
+    assert (app.started["queues"], app.started["concurrency"]) == (["desk", "calls"], 3)
     listed = perdure("workers", "list", "--db", url, "--json", cwd=folder)
     seen = {row["id"]: row for row in listed.objects}
-    mine = seen[desk.started["worker"]]
+    mine = seen[app.started["worker"]]
     assert (mine["queues"], mine["concurrency"], mine["unfinished"]) == (["desk", "calls"], 3, 0)
     assert 0 <= cast("int", mine["seen_ms_ago"]) <= 10_000
     assert seen[other.started["worker"]]["queues"] == ["elsewhere"]

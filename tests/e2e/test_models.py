@@ -55,7 +55,7 @@ def test_the_demo_says_what_is_missing(folder: Path, model: str) -> None:
 def test_an_unknown_model_lists_what_there_is(folder: Path) -> None:
     ran = perdure("run", "agent:app", "--model", "opanai:gpt-5.2", "hi", cwd=folder)
     assert ran.code == 2
-    assert "there is no model 'opanai:gpt-5.2'" in ran.err
+    assert "unknown model 'opanai:gpt-5.2'" in ran.err
     assert "did you mean openai:gpt-5.2?" in ran.err
 
 

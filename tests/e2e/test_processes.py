@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure import Agent, ProcessContext, Runtime, Tuning, process
+from perdure import Agent, ProcessContext, Runtime, RuntimeOptions, process
 from perdure.models.scripted import ScriptedModel, say
 from tests.e2e.command import perdure
 
@@ -15,17 +15,19 @@ from tests.e2e.command import perdure
 @process
 async def waits(ctx: ProcessContext) -> str:
     await ctx.step("begin", lambda: None)
-    return str(await ctx.signal("go"))
+    return str(await ctx.wait_for_signal("go"))
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A store with a process that waits, and nobody who works on it."""
+    """A store with a process that waits, and no worker."""
 
     async def start() -> None:
-        async with Runtime(f"sqlite:///{tmp_path / 's.db'}", processes=[waits], tuning=Tuning(patience_s=0.0)) as rt:
+        async with Runtime(
+            f"sqlite:///{tmp_path / 's.db'}", processes=[waits], options=RuntimeOptions(idle_timeout_s=0.0)
+        ) as rt:
             handle = await rt.start(waits, id="w 1")
-            while not (await handle.record()).waiting:  # noqa: ASYNC110 - it is another task that gets there
+            while not (await handle.info()).waiting:  # noqa: ASYNC110 - it is another task that gets there
                 await asyncio.sleep(0.01)
 
     asyncio.run(start())
@@ -55,30 +57,32 @@ def test_a_process_is_listed_shown_followed_and_spoken_to(folder: Path) -> None:
 def test_a_process_is_explained_given_up_removed_and_seen_from_sessions(tmp_path: Path) -> None:
     async def start() -> None:
         model = ScriptedModel(say("hi"), say("hi"))
-        url, tuning = f"sqlite:///{tmp_path / 's.db'}", Tuning(patience_s=0.0)
-        async with Runtime(url, agents=[Agent("a", model=model)], processes=[waits], tuning=tuning) as rt:
+        url, tuning = f"sqlite:///{tmp_path / 's.db'}", RuntimeOptions(idle_timeout_s=0.0)
+        async with Runtime(url, agents=[Agent("a", model=model)], processes=[waits], options=tuning) as rt:
             for name in ("one", "two"):
                 await (await rt.session(name, agent="a")).ask("hello")
             handle = await rt.start(waits, id="w")
-            while not (await handle.record()).waiting:  # noqa: ASYNC110 - it is another task that gets there
+            while not (await handle.info()).waiting:  # noqa: ASYNC110 - it is another task that gets there
                 await asyncio.sleep(0.01)
 
     async def work() -> None:
         async with Runtime(f"sqlite:///{tmp_path / 's.db'}", processes=[waits]) as rt:
-            await rt.process("w").wait(30)
+            await rt.get_process("w").wait(30)
 
     asyncio.run(start())
     db = ("--db", "s.db")
-    [why] = perdure("processes", "why", "w", *db, "--json", cwd=tmp_path).objects
-    assert (why["status"], why["because"], why["code"]) == ("waiting", "it waits for signal:go:1", None)
-    assert "because" in perdure("processes", "why", "w", *db, cwd=tmp_path).out
+    [why] = perdure("why", "w", *db, "--json", cwd=tmp_path).objects
+    assert (why["status"], why["because"], why["code"]) == ("waiting", "waits for signal:go:1", None)
+    assert "because" in perdure("why", "w", *db, cwd=tmp_path).out
     for name in ("one", "two"):
-        assert perdure("processes", "edges", "w", "--add", name, *db, cwd=tmp_path).code == 0
-    gone = perdure("processes", "edges", "w", "--remove", "one", *db, cwd=tmp_path)
+        assert perdure("processes", "share", "w", name, *db, cwd=tmp_path).code == 0
+    gone = perdure("processes", "unshare", "w", "one", *db, cwd=tmp_path)
     assert gone.out == "two\n"
-    assert perdure("processes", "edges", "w", "--add", "nobody", *db, cwd=tmp_path).code != 0
-    [edge] = perdure("processes", "edges", "w", *db, "--json", cwd=tmp_path).objects
+    assert perdure("processes", "share", "w", "nobody", *db, cwd=tmp_path).code != 0
+    [edge] = perdure("processes", "share", "w", "two", *db, "--json", cwd=tmp_path).objects
     assert edge == {"process": "w", "session": "two", "frame": None}
+    [shown] = perdure("processes", "show", "w", *db, "--json", cwd=tmp_path).objects
+    assert shown["visible_to"] == ["two"]
     early = perdure("processes", "delete", "w", *db, cwd=tmp_path)
     assert early.code != 0
     assert "has not ended" in early.err
@@ -88,26 +92,27 @@ def test_a_process_is_explained_given_up_removed_and_seen_from_sessions(tmp_path
     assert shown["output"] == {"status": "abandoned", "reason": "no longer", "by": "maria"}
     assert perdure("processes", "abandon", "w", *db, cwd=tmp_path).code != 0
     assert perdure("processes", "delete", "w", *db, cwd=tmp_path).code == 0
-    for verb in ("delete", "why", "edges", "abandon"):
-        assert "there is no process" in perdure("processes", verb, "w", *db, cwd=tmp_path).err
+    for args in (("delete", "w"), ("share", "w", "two"), ("unshare", "w", "two"), ("abandon", "w")):
+        assert "unknown process" in perdure("processes", *args, *db, cwd=tmp_path).err
+    assert perdure("why", "w", *db, cwd=tmp_path).code == 3
 
 
 def test_a_command_is_listed_shown_and_read_like_any_process(tmp_path: Path) -> None:
     async def start() -> None:
-        async with Runtime(f"sqlite:///{tmp_path / 's.db'}", tuning=Tuning(host="here")) as rt:
-            await (await rt.command(["/bin/sh", "-c", "echo one; echo two >&2; exit 3"], id="build")).wait(30)
-            await rt.command(["/bin/sh", "-c", "exec sleep 600"], id="sleeps")
+        async with Runtime(f"sqlite:///{tmp_path / 's.db'}", options=RuntimeOptions(host="here")) as rt:
+            await (await rt.start_command(["/bin/sh", "-c", "echo one; echo two >&2; exit 3"], id="build")).wait(30)
+            await rt.start_command(["/bin/sh", "-c", "exec sleep 600"], id="sleeps")
             while not await _pid(rt):  # noqa: ASYNC110 - it is another task that gets there
                 await asyncio.sleep(0.01)
 
     async def _pid(rt: Runtime) -> bool:
-        return any(b"command.spawned" in row.data for row in await rt.process("sleeps").rows())
+        return any(b"command.spawned" in row.data for row in await rt.get_process("sleeps").journal())
 
     asyncio.run(start())
     db = ("--db", "s.db")
     listed = perdure("ps", *db, cwd=tmp_path)
     assert "$ /bin/sh -c exec sleep 600" in listed.out, listed.err
-    assert "its end, on here" in listed.out
+    assert "exit on here" in listed.out
     assert "build" not in listed.out
     [shown] = perdure("processes", "show", "build", *db, "--json", cwd=tmp_path).objects
     assert (shown["status"], shown["host"], shown["attempts"], shown["cut"]) == ("failed", "here", 1, [])
@@ -120,8 +125,8 @@ def test_a_command_is_listed_shown_and_read_like_any_process(tmp_path: Path) -> 
     assert perdure("processes", "cancel", "sleeps", *db, cwd=tmp_path).code == 0
 
     async def finish() -> None:
-        async with Runtime(f"sqlite:///{tmp_path / 's.db'}", tuning=Tuning(host="here")) as rt:
-            await rt.process("sleeps").wait(30)
+        async with Runtime(f"sqlite:///{tmp_path / 's.db'}", options=RuntimeOptions(host="here")) as rt:
+            await rt.get_process("sleeps").wait(30)
 
     asyncio.run(finish())
     [shown] = perdure("processes", "show", "sleeps", *db, "--json", cwd=tmp_path).objects

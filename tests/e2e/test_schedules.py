@@ -22,7 +22,7 @@ def agent() -> Agent:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A store with a session, and nobody who works on it."""
+    """A store with a session, and no worker."""
 
     async def make() -> None:
         async with Runtime(f"sqlite:///{tmp_path / 's.db'}", agents=[agent()]) as rt:
@@ -53,18 +53,18 @@ def test_a_schedule_is_made_listed_paused_resumed_run_and_ended(folder: Path) ->
 
     async def work() -> None:
         async with Runtime(f"sqlite:///{folder / 's.db'}", agents=[agent()]) as rt:
-            while not (await rt.schedules.get("daily").state()).runs:  # noqa: ASYNC110 - a worker makes the run
+            while not (await rt.schedules.get("daily").info()).runs:  # noqa: ASYNC110 - a worker makes the run
                 await asyncio.sleep(0.02)
 
     asyncio.run(work())
     [shown] = perdure("schedules", "show", "daily", *DB, "--json", cwd=folder).objects
     assert shown["runs"] == 1
-    assert perdure("schedules", "cancel", "daily", *DB, cwd=folder).code == 0
+    assert perdure("schedules", "delete", "daily", *DB, cwd=folder).code == 0
     assert perdure("schedules", "list", "-q", *DB, cwd=folder).out == ""
     assert perdure("schedules", "list", "--all", "-q", *DB, cwd=folder).out == "daily\n"
 
 
-def test_what_makes_no_sense_is_refused_and_nothing_is_made(folder: Path) -> None:
+def test_invalid_arguments_create_no_schedule(folder: Path) -> None:
     for wrong in (
         ("--cron", "61 * * * *"),
         ("--cron", "0 9 * * *", "--timezone", "Mars/Olympus"),

@@ -57,9 +57,9 @@ def test_tasks_are_listed_shown_answered_cancelled_and_awaited(folder: Path) -> 
     assert (over.code, "canceled" in over.err + over.out) == (1, True)
 
 
-def test_what_is_not_there_or_over_is_refused(folder: Path) -> None:
+def test_unknown_or_ended_task_is_refused(folder: Path) -> None:
     assert perdure("tasks", "show", S, "nobody", *DB, cwd=folder).code != 0
     assert perdure("tasks", "list", "nobody", *DB, cwd=folder).code != 0
     late = perdure("tasks", "message", S, "done", "hello?", *DB, cwd=folder)
     assert late.code != 0
-    assert "is over" in late.err
+    assert "has ended" in late.err

@@ -39,7 +39,7 @@ class Host:
 
 agents = [Agent("plain", model="sim:echo"), Agent("open", model=None), Agent("house", model="openai:gpt-5.2")]
 app = Runtime(agents=agents)
-hosted = Runtime(agents=agents, models=ModelSources(providers=Host(), credentials=Host()))
+hosted = Runtime(agents=agents, model_sources=ModelSources(providers=Host(), credentials=Host()))
 """
 
 
@@ -61,7 +61,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_tokens_and_money_are_shown_and_an_unknown_price_is_said(folder: Path) -> None:
-    ran = perdure("usage", "show", "--db", "s.db", cwd=folder)
+    ran = perdure("usage", "--db", "s.db", cwd=folder)
     assert ran.code == 0, ran.err
     assert ran.out == (
         "SESSION     AGENT  CALLS  INPUT  CACHE READ  CACHE WRITE  OUTPUT  REASONING       COST\n"
@@ -69,31 +69,31 @@ def test_tokens_and_money_are_shown_and_an_unknown_price_is_said(folder: Path) -
         "customer-2  b          1     10           -            -       5          -    unknown\n"
         "total                  3  2,410       8,000            -     605        100  ≥ $0.0082\n"
     )
-    assert ran.err == "The price of 1 call is unknown, so the cost is more.\n2 sessions, 17 records read.\n"
+    assert ran.err == "The price of 1 call is unknown, so the true cost is higher.\n2 sessions, 17 records read.\n"
 
 
 def test_programs_get_every_bucket_and_no_invented_price(folder: Path) -> None:
-    one, two, total = perdure("usage", "show", "--by", "agent", "--db", "s.db", "--json", cwd=folder).objects
+    one, two, total = perdure("usage", "--by", "agent", "--db", "s.db", "--json", cwd=folder).objects
     assert (one["name"], one["cost_usd"], one["tokens"]) == ("a", "0.0082", 11_100)
     assert (two["name"], two["cost_usd"], two["known_cost_usd"]) == ("b", None, "0")
     assert (total["type"], total["cost_usd"], total["known_cost_usd"]) == ("usage_total", None, "0.0082")
     buckets = ("input_tokens", "cache_read_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens")
     assert [total[name] for name in buckets] == [2_410, 8_000, 0, 605, 100]
     assert total["tokens"] == 2_410 + 8_000 + 605 + 100
-    [of_one, _] = perdure("usage", "show", "customer-1", "--db", "s.db", "--json", cwd=folder).objects
+    [of_one, _] = perdure("usage", "customer-1", "--db", "s.db", "--json", cwd=folder).objects
     assert (of_one["name"], of_one["parent"]) == ("customer-1", None)
 
 
-def test_what_makes_no_sense_is_refused(folder: Path) -> None:
+def test_invalid_arguments_are_refused(folder: Path) -> None:
     for args, code, what in (
-        (("--by", "colour"), 2, "is nothing to add up by"),
-        (("--since", "whenever"), 2, "is no moment"),
-        (("nobody",), 3, "there is no session 'nobody'"),
+        (("--by", "colour"), 2, "unknown grouping 'colour'"),
+        (("--since", "whenever"), 2, "invalid time 'whenever'"),
+        (("nobody",), 3, "unknown session 'nobody'"),
     ):
-        ran = perdure("usage", "show", *args, "--db", "s.db", cwd=folder)
+        ran = perdure("usage", *args, "--db", "s.db", cwd=folder)
         assert (ran.code, ran.out) == (code, "")
         assert what in ran.err
-    assert perdure("usage", "show", "--since", "2030-01-01", "--db", "s.db", cwd=folder).err == "Nothing was bought.\n"
+    assert perdure("usage", "--since", "2030-01-01", "--db", "s.db", cwd=folder).err == "No usage.\n"
 
 
 def test_models_are_listed_with_where_they_come_from_and_no_key(folder: Path) -> None:
@@ -127,7 +127,7 @@ def test_the_default_and_the_keys_of_a_host_are_told(folder: Path) -> None:
     assert told["model", "anthropic:claude-haiku-4-5", "open"]["origin"] == "host"
     assert told["model", "anthropic:claude-haiku-4-5", "open"]["status"] == "ready"
     assert told["provider", "anthropic", None]["key_from"] == "the application"
-    assert told["provider", "openai", None]["status"] == "no_key", "what the host does not have is not looked for"
+    assert told["provider", "openai", None]["status"] == "no_key", "a missing credential is not searched for"
     assert "sk-" not in ran.out + ran.err
 
 

@@ -28,7 +28,7 @@ from tests.unit.store.parties import owned
 APP = """
 import asyncio, os
 from pathlib import Path
-from perdure import Agent, Runtime, Tuning, tool
+from perdure import Agent, Runtime, RuntimeOptions, tool
 
 LEDGER = Path("ledger")
 
@@ -57,7 +57,7 @@ none = Runtime("sqlite:///s.db")
 memory = Runtime("memory://", agents=[travel])
 
 def app():
-    return Runtime("sqlite:///s.db", agents=[travel], worker=False, tuning=Tuning(lease_s=2))
+    return Runtime("sqlite:///s.db", agents=[travel], worker=False, options=RuntimeOptions(lease_s=2))
 
 def broken():
     raise LookupError("no such secret")
@@ -85,7 +85,7 @@ class Worker:
         self.process.send_signal(number)
 
     def end(self) -> tuple[int, dict[str, object]]:
-        """Its exit code and its last line, which must be the only one after the first."""
+        """Return the exit code and the last line, which must be the only one after the first."""
         assert self.process.stdout is not None
         last = self._line()
         assert self.process.stdout.read() == ""
@@ -132,10 +132,10 @@ def url(request: pytest.FixtureRequest, folder: Path) -> str:
     return f"sqlite:///{folder}/s.db" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
 
 
-async def test_a_worker_that_is_stopped_in_a_slow_tool_finishes_it_and_another_does_the_rest(
+async def test_stopped_worker_finishes_its_call_and_another_continues(
     url: str, folder: Path, start: Callable[..., Worker]
 ) -> None:
-    leaving = start("fleet:app", "--db", url, "--drain", "20", charge_s=1.0)
+    leaving = start("fleet:app", "--db", url, "--drain-timeout", "20", charge_s=1.0)
     async with Runtime(url, worker=False) as rt:
         sent = [await (await rt.session(city, agent="travel")).send(f"fly to {city}") for city in CITIES[:4]]
         await until(lambda: len(ledger(folder, "begin")) == 4)
@@ -156,10 +156,10 @@ async def test_a_worker_that_is_stopped_in_a_slow_tool_finishes_it_and_another_d
     assert staying.end()[0] == 0
 
 
-async def test_what_does_not_finish_in_time_is_handed_over_and_not_charged_again(
+async def test_call_exceeding_the_drain_time_is_not_repeated(
     url: str, folder: Path, start: Callable[..., Worker]
 ) -> None:
-    leaving = start("fleet:app", "--db", url, "--drain", "0.1", charge_s=60)
+    leaving = start("fleet:app", "--db", url, "--drain-timeout", "0.1", charge_s=60)
     async with Runtime(url, worker=False) as rt:
         sent = await (await rt.session("s", agent="travel")).send("fly to Porto")
         await until(lambda: len(ledger(folder, "begin")) == 1)
@@ -172,13 +172,13 @@ async def test_what_does_not_finish_in_time_is_handed_over_and_not_charged_again
 
 
 async def test_a_second_signal_stops_at_once(folder: Path, start: Callable[..., Worker]) -> None:
-    worker = start("fleet:app", "--drain", "600", charge_s=600)
+    worker = start("fleet:app", "--drain-timeout", "600", charge_s=600)
     async with Runtime(f"sqlite:///{folder}/s.db", worker=False) as rt:
         sent = await (await rt.session("s", agent="travel")).send("fly to Porto")
         await until(lambda: len(ledger(folder, "begin")) == 1)
         worker.signal(signal.SIGTERM)
         await asyncio.sleep(0.3)
-        assert worker.process.poll() is None, "it drains"
+        assert worker.process.poll() is None, "the worker drains"
         worker.signal(signal.SIGTERM)
         code, last = worker.end()
         assert (code, last["drained"]) == (130, False)
@@ -212,10 +212,10 @@ async def test_a_worker_tells_whether_it_lives_and_whether_it_takes_work(
     assert worker.end()[0] == 0
     taken = start("fleet:app", "--health-port", "0").started["health_port"]
     ran = perdure("worker", "fleet:app", "--health-port", str(taken), cwd=folder)
-    assert (ran.code, ran.err.splitlines()[0]) == (2, f"error: the health port {taken} cannot be opened")
+    assert (ran.code, ran.err.splitlines()[0]) == (2, f"error: cannot bind health port {taken}")
 
 
-def test_what_a_worker_says_to_people(folder: Path) -> None:
+def test_worker_prints_its_start_and_stop(folder: Path) -> None:
     process = subprocess.Popen(
         [*COMMAND, "worker", "fleet:travel", "--db", "x.db"],
         cwd=folder,
@@ -260,7 +260,7 @@ def test_a_worker_whose_store_is_away_says_so(folder: Path) -> None:
 # --- turns that kill
 
 
-async def test_a_turn_that_kills_its_workers_is_sealed_listed_and_retried(
+async def test_a_turn_that_kills_its_workers_is_dead_lettered_listed_and_retried(
     folder: Path, start: Callable[..., Worker]
 ) -> None:
     db = ("--db", "s.db")
@@ -270,7 +270,7 @@ async def test_a_turn_that_kills_its_workers_is_sealed_listed_and_retried(
             assert start("fleet:deadly", *db).process.wait(30) == -signal.SIGKILL
         survivor = start("fleet:deadly", *db)
         assert (await sent.result(timeout=30)).reason == "no_forward_progress"
-        (listed,) = perdure("sessions", "list", "--status", "sealed", "--json", *db, cwd=folder).objects
+        (listed,) = perdure("sessions", "list", "--status", "failed", "--json", *db, cwd=folder).objects
         assert (listed["id"], listed["summary"]) == (
             "trip",
             "the turn was taken over 3 times without getting any further",
@@ -282,7 +282,7 @@ async def test_a_turn_that_kills_its_workers_is_sealed_listed_and_retried(
         assert (again["session"], again["duplicate"]) == ("trip", False)
         await until(lambda: perdure("sessions", "list", "--status", "idle", "-q", *db, cwd=folder).out == "trip\n")
         refused = perdure("sessions", "retry", "trip", *db, cwd=folder)
-        assert (refused.code, refused.err.splitlines()[0]) == (4, "error: there is nothing to retry in session 'trip'")
+        assert (refused.code, refused.err.splitlines()[0]) == (4, "error: session 'trip' has no turn to retry")
         survivor.signal(signal.SIGTERM)
         assert survivor.end()[0] == 0
 
@@ -317,7 +317,7 @@ async def test_workers_are_listed_with_where_they_run_and_what_they_hold(
     assert (left["id"], left["alive"], left["sessions"]) == (first["id"], False, 1)
 
 
-async def test_whoever_was_not_seen_for_a_day_is_left_out_unless_it_holds_something(
+async def test_workers_list_omits_idle_workers_lapsed_for_a_day(
     postgres_url: str, postgres: Server, folder: Path
 ) -> None:
     store = PostgresStore(postgres_url, SystemClock())
@@ -332,7 +332,7 @@ async def test_whoever_was_not_seen_for_a_day_is_left_out_unless_it_holds_someth
     listed = perdure("workers", "list", "--db", postgres_url, cwd=folder)
     assert [line.split()[0] for line in listed.out.splitlines()] == ["ID", "bob"]
     assert listed.err == (
-        "0 workers alive, 1 gone.\n1 more not seen for over a day, holding nothing: --all lists them.\n"
+        "0 workers alive, 1 gone.\n1 more, unseen for over a day and owning nothing: --all lists them.\n"
     )
     everybody = perdure("workers", "list", "-q", "--all", "--db", postgres_url, cwd=folder)
     assert everybody.out.split() == ["ann", "bob"]

@@ -12,7 +12,7 @@ from typing import Any
 from perdure.ids import CallId
 from perdure.models.protocol import ModelRequest
 from perdure.vocab.blobs import blob_of
-from perdure.vocab.messages import AttachmentRef, Image, Message, Part, Reply, Text, ToolCall, ToolResult
+from perdure.vocab.messages import AttachmentRef, ImagePart, Message, Part, Reply, Text, ToolCall, ToolResultPart
 from perdure.vocab.tools import ToolDefinition
 from tests.providers.cassettes import Interaction
 
@@ -21,12 +21,12 @@ PNG = bytes.fromhex(
     "0000000049454e44ae426082"
 )
 BLOB = blob_of(PNG, "image/png")
-PICTURE = Image(ref=AttachmentRef(hash=BLOB.hash, media_type="image/png", size=len(PNG)))
+PICTURE = ImagePart(ref=AttachmentRef(hash=BLOB.hash, media_type="image/png", size=len(PNG)))
 
 
 @dataclass(slots=True)
 class Turn:
-    """What one side said at a time."""
+    """One message of one side."""
 
     who: str
     text: list[str] = field(default_factory=list[str])
@@ -87,12 +87,12 @@ def _messages(turns: list[Turn], replies: list[Reply]) -> Iterator[Message]:
             yield Message(role="user", parts=(*said, *[PICTURE] * turn.pictures))
 
 
-def _answered(turn: Turn, calls: dict[str, ToolCall]) -> Iterator[ToolResult]:
+def _answered(turn: Turn, calls: dict[str, ToolCall]) -> Iterator[ToolResultPart]:
     given = dict(turn.results)
     in_order = [output for _, output in turn.results]
     for place, (id, call) in enumerate(calls.items()):
         output = given.get(id, in_order[place] if place < len(in_order) else "nothing")
-        yield ToolResult(call=call.id, name=call.name, output=output, provider_id=call.provider_id)
+        yield ToolResultPart(call=call.id, name=call.name, output=output, provider_id=call.provider_id)
 
 
 def _own(turn: Turn, replies: list[Reply]) -> Reply | None:

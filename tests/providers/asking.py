@@ -10,7 +10,7 @@ from perdure.models.protocol import (
     JobBegun,
     ModelReply,
     ModelRequest,
-    TextDelta,
+    TextPiece,
     ThinkingDelta,
     UsageSoFar,
 )
@@ -34,7 +34,7 @@ def model_at(base_url: str, provider: str, model: str) -> ProviderModel:
 
 @dataclass(slots=True)
 class Heard:
-    """What came of a question."""
+    """The result of a model call."""
 
     deltas: list[str] = field(default_factory=list[str])
     thoughts: list[str] = field(default_factory=list[str])
@@ -48,7 +48,7 @@ async def ask(model: ProviderModel, request: ModelRequest) -> Heard:
     heard = Heard()
     async for event in model.stream(request):
         match event:
-            case TextDelta(text=text):
+            case TextPiece(text=text):
                 heard.deltas.append(text)
             case ThinkingDelta(text=text):
                 heard.thoughts.append(text)

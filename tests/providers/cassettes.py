@@ -86,7 +86,7 @@ class Interaction:
 
     @property
     def provider(self) -> str:
-        """Who was asked, by our names."""
+        """The provider of the request, by our names."""
         if self.wire == "chat":
             return _COMPATIBLE.get(urlsplit(self.url).hostname or "", "openai-compatible")
         return "openai" if self.wire == "responses" else self.wire
@@ -99,7 +99,7 @@ class Interaction:
 
     @property
     def route(self) -> tuple[str, ...]:
-        """Whatever a provider gave us to keep goes back by the same one only."""
+        """The route that opaque parts of this reply belong to."""
         return (self.wire, urlsplit(self.url).hostname or "", self.prefix, self.model)
 
 

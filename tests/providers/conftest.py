@@ -1,4 +1,4 @@
-"""What every test with a provider needs: its connections end with the test, and nobody polls slowly."""
+"""Fixtures of the provider tests: connections end with the test, and polls are fast."""
 
 from __future__ import annotations
 

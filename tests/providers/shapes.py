@@ -24,7 +24,7 @@ PICTURE = base64.b64encode(PNG).decode()
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A reply, the text that users see of it, and what its provider wants back (`kept`), but nobody else may get."""
+    """A reply, the text that users see of it, and the parts that only its provider gets back (`kept`)."""
 
     name: str
     provider: str

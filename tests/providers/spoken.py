@@ -1,4 +1,4 @@
-"""What providers say, written by hand and checked against the types of their SDKs."""
+"""Provider responses, written by hand and checked against the types of their SDKs."""
 
 # It reads the JSON of others.
 # pyright: basic
@@ -47,7 +47,7 @@ def speech(provider: str, *texts: str) -> list[dict[str, Any]]:
 
 
 def ending(provider: str, text: str) -> list[dict[str, Any]]:
-    """What ends a reply of this whole text: 12 tokens in, 5 out."""
+    """Return the events that end a reply of this text: 12 tokens in, 5 out."""
     match provider:
         case "openai":
             response = _response("completed", [_message(text)], {"input_tokens": 12, "output_tokens": 5})
@@ -177,7 +177,7 @@ def _response(status: str, output: list[Any], usage: dict[str, int] | None = Non
 
 
 def job(status: str, text: str = "") -> dict[str, Any]:
-    """What OpenAI says of something that it works on by itself: 12 tokens in, 5 out once it is done."""
+    """Return the state of a background response of OpenAI: 12 tokens in, 5 out once it is done."""
     done = status == "completed"
     usage = {"input_tokens": 12, "output_tokens": 5} if done else None
     response = _response(status, [_message(text)] if done else [], usage) | {"background": True}

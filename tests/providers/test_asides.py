@@ -1,4 +1,4 @@
-"""What a model says of its work beside its answer is shown, and is no part of what has a form."""
+"""Commentary of a model is shown, and is no part of structured output."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ async def test_an_answer_that_must_have_a_form_is_found_beside_a_commentary(stre
     given = streamed() if stream else answer(shapes.response(ASIDE, FINAL))
     async with Loopback([given, given]).running() as server:
         model = model_at(f"{server.url}/v1", "openai", "gpt-5.2")
-        agent = Agent("a", model=model, output=Count, settings={"stream": stream})
+        agent = Agent("a", model=model, output_type=Count, model_settings={"stream": stream})
         async with Runtime(MemoryStore(SystemClock()), agents=[agent]) as rt:
             session = await rt.session("s", agent="a")
             result = await (await session.send("how many?")).result(30)
             again = await (await session.send("how many?", key="k")).result(30)
-            told = await (await rt.existing("s").send("how many?", key="k")).result(30)
-    assert len(server.asked) == 2, "it is not asked again for what it has given"
+            told = await (await rt.get_session("s").send("how many?", key="k")).result(30)
+    assert len(server.asked) == 2, "an accepted answer is not requested again"
     assert (result.output, result.text) == (Count(n=3), '{"n": 3}')
     assert (again.output, again.text) == (told.output, told.text) == (Count(n=3), '{"n": 3}')
 
@@ -65,6 +65,6 @@ async def test_where_no_form_is_asked_for_all_of_it_is_the_text(stream: bool) ->
     async with Loopback([given]).running() as server:
         model = model_at(f"{server.url}/v1", "openai", "gpt-5.2")
         async with Runtime(
-            MemoryStore(SystemClock()), agents=[Agent("a", model=model, settings={"stream": stream})]
+            MemoryStore(SystemClock()), agents=[Agent("a", model=model, model_settings={"stream": stream})]
         ) as rt:
             assert await (await rt.session("s", agent="a")).ask("hi") == 'Let me count. {"n": 3}'

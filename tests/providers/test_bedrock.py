@@ -15,6 +15,7 @@ from perdure.codec import decode, encode
 from perdure.ids import TurnId
 from perdure.models.protocol import ModelError, ModelRequest, ProviderCall, adopt
 from perdure.runtime.clock import SystemClock
+from perdure.runtime.internals import core_of, ref_of
 from perdure.store.memory.store import MemoryStore
 from perdure.vocab.messages import Message, Reply, Text
 from perdure.vocab.outcomes import LlmCallOutcome
@@ -53,7 +54,7 @@ END = (
 )
 
 
-async def test_it_streams() -> None:
+async def test_bedrock_reply_is_streamed() -> None:
     async with Loopback([stream(START, HELLO, *END)]).running() as server:
         heard = await ask(model_at(server.url, "bedrock", MODEL), said("hi"))
     assert heard.deltas == ["Hello"]
@@ -62,7 +63,7 @@ async def test_it_streams() -> None:
     assert server.asked[0].headers["authorization"] == f"Bearer {KEY}"
 
 
-async def test_it_answers_whole_and_calls_tools() -> None:
+async def test_bedrock_reply_contains_text_and_tool_calls() -> None:
     frames = (
         START,
         framed("contentBlockDelta", {"delta": {"text": "I look."}, "contentBlockIndex": 0}),
@@ -98,7 +99,9 @@ async def test_it_answers_whole_and_calls_tools() -> None:
         (400, "ValidationException", "wrong", "invalid", False),
     ],
 )
-async def test_its_errors_have_kinds(status: int, name: str, message: str, kind: str, retryable: bool) -> None:
+async def test_bedrock_errors_are_mapped_to_kinds(
+    status: int, name: str, message: str, kind: str, retryable: bool
+) -> None:
     given = answer({"message": message}, status=status, x_amzn_errortype=name)
     async with Loopback([given]).running() as server:
         with pytest.raises(ModelError) as caught:
@@ -117,7 +120,7 @@ async def test_a_stream_that_breaks_is_no_reply() -> None:
 
 
 async def test_a_turn_asks_again_when_it_is_silent() -> None:
-    """Its SDK reads in a thread, which nobody can stop: whoever waits for it goes on without it."""
+    """The SDK reads in a thread that cannot be stopped: the turn goes on without it."""
     whole = stream(START, HELLO, *END)
     stuck = replace(stream(START, HELLO), hold=True)
     async with Loopback([whole, stuck], always=lambda _: whole).running() as server:
@@ -127,7 +130,7 @@ async def test_a_turn_asks_again_when_it_is_silent() -> None:
         async with Runtime(MemoryStore(SystemClock()), agents=[agent]) as rt:
             session = await rt.session("s", agent="a")
             assert await session.ask("hi") == "Hello"
-            told = [row.record for row in await rt.store.read(session.stream)]
+            told = [row.record for row in await core_of(rt).store.read(ref_of(session).stream)]
     outcomes = [one.outcome for one in told if isinstance(one, EffectSettled)]
     errors = [one.error.kind for one in outcomes if isinstance(one, LlmCallOutcome) and one.error]
     assert set(errors) == {"stall"}
@@ -142,7 +145,7 @@ def ended(reason: str) -> tuple[bytes, bytes]:
     return framed("messageStop", {"stopReason": reason}), END[2]
 
 
-async def test_its_thoughts_go_back_to_it() -> None:
+async def test_bedrock_receives_its_thinking_in_the_next_request() -> None:
     thought = {"reasoningContent": {"text": "hm"}}, {"reasoningContent": {"signature": "U0lH"}}
     hidden = {"reasoningContent": {"redactedContent": "UkVE"}}
     frames = (START, *block(0, *thought), *block(1, hidden), *block(2, {"text": "Hi"}), *ended("end_turn"))
@@ -188,7 +191,7 @@ async def test_arguments_that_broke_off_are_no_call() -> None:
     assert (call.args, call.malformed) == ({}, '{"at')
 
 
-async def test_it_may_answer_in_one_piece() -> None:
+async def test_bedrock_reply_is_read_without_streaming() -> None:
     content = [{"text": "Hello"}]
     whole = {"output": {"message": {"role": "assistant", "content": content}}, "stopReason": "end_turn"}
     async with Loopback([answer({**whole, "usage": USAGE, "metrics": {"latencyMs": 1}})]).running() as server:

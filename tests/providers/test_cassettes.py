@@ -15,7 +15,7 @@ import pytest
 from perdure.codec import decode, encode
 from perdure.ids import TurnId
 from perdure.models.protocol import ModelError, adopt
-from perdure.vocab.messages import File, Image, Reply, Thinking
+from perdure.vocab.messages import File, ImagePart, Reply, Thinking
 from tests.providers import cassettes
 from tests.providers.asked import request_of
 from tests.providers.asking import Heard, ask, model_at
@@ -23,7 +23,7 @@ from tests.providers.cassettes import Interaction, Unreadable
 from tests.providers.loopback import Answer, Asked, Loopback
 from tests.providers.told import Told, is_error, pieces, told
 
-pytestmark = pytest.mark.filterwarnings("default")  # of old models and settings in somebody's recording
+pytestmark = pytest.mark.filterwarnings("default")  # of old models and settings in a recording
 
 OPAQUE = ("signature", "encrypted_content", "encrypted_index", "thoughtSignature", "thought_signature")
 SKIPPED_BY_GOOGLE = "c2tpcF90aG91Z2h0X3NpZ25hdHVyZV92YWxpZGF0b3I="
@@ -62,11 +62,11 @@ async def test_a_recording_is_replayed(path: Path) -> None:
             except ModelError as raised:
                 problem = raised
             now, before = len(server.asked), at
-            assert now > before, f"it was not asked for: {problem}"
+            assert now > before, f"no request was sent: {problem}"
             gives_back(server.asked[before], recorded[: before + 1])
             at = now
             if is_error(recorded[now - 1]):
-                assert problem is not None, "what broke is no reply"
+                assert problem is not None, "a failed response is no reply"
                 is_the_same_failure(problem, recorded[now - 1])
                 continue
             if heard is None:
@@ -97,7 +97,7 @@ def says_the_same(heard: Heard, interaction: Interaction, expected: Told) -> Non
         assert adopted.finish in ("refusal", "content_filter")
     calls = [(call.name, call.args if call.malformed is None else call.malformed) for call in adopted.calls]
     assert calls == expected.calls
-    assert sum(isinstance(part, Image | File) for part in adopted.parts) == expected.files
+    assert sum(isinstance(part, ImagePart | File) for part in adopted.parts) == expected.files
     thinking = "".join(part.text for part in adopted.parts if isinstance(part, Thinking))
     assert words(thinking) == words(expected.thinking)
     if interaction.streamed:

@@ -1,4 +1,4 @@
-"""What a provider can do to us, over a real connection: each fault has a kind, and asking once is asking once."""
+"""Faults of a provider, over a real connection: each has a kind, and asking once is asking once."""
 
 from __future__ import annotations
 
@@ -123,12 +123,12 @@ async def test_a_stream_that_stands_still_is_given_up(provider: str) -> None:
     assert (error.kind, error.retryable) == ("stall", True)
 
 
-async def test_what_is_not_an_answer_is_no_reply(provider: str) -> None:
+async def test_invalid_response_is_reported_as_unavailable(provider: str) -> None:
     error, _ = await failing(provider, Answer(b"<html>bad gateway</html>", 502, "text/html"))
     assert (error.kind, error.retryable, error.status) == ("unavailable", True, 502)
 
 
-async def test_nobody_is_there(provider: str) -> None:
+async def test_refused_connection_is_reported_as_unavailable(provider: str) -> None:
     async with Loopback([]).running() as server:
         url = server.url
     with pytest.raises(ModelError) as caught:
@@ -136,7 +136,7 @@ async def test_nobody_is_there(provider: str) -> None:
     assert (caught.value.error.kind, caught.value.error.retryable) == ("unavailable", True)
 
 
-async def test_a_setting_that_nobody_knows_is_refused(provider: str) -> None:
+async def test_unknown_setting_is_refused(provider: str) -> None:
     async with Loopback([]).running() as server:
         for name in ("temprature", "max_retries"):
             with pytest.raises(ModelError, match=name):

@@ -27,14 +27,14 @@ CUT = '{"city": "Par'
 async def asked(provider: str, *answers: Answer, **settings: Any) -> tuple[TurnResult, Loopback]:
     async with Loopback(list(answers)).running() as server:
         model = model_at(base_of(provider, server.url), provider, WIRES[provider])
-        agent = Agent("a", model=model, output=Capital, settings=settings)
+        agent = Agent("a", model=model, output_type=Capital, model_settings=settings)
         async with Runtime(MemoryStore(SystemClock()), agents=[agent]) as rt:
             session = await rt.session("s", agent="a")
             return await (await session.send("capital of France?")).result(60), server
 
 
 @pytest.mark.parametrize("provider", WIRES)
-async def test_what_is_no_json_is_asked_for_again(provider: str) -> None:
+async def test_invalid_json_output_is_requested_again(provider: str) -> None:
     replies = ("Paris, of course.", WRONG, f"```json\n{RIGHT}\n```")
     result, server = await asked(provider, *(spoken.reply(provider, text) for text in replies))
     assert result.output == Capital(city="Paris")
@@ -44,7 +44,7 @@ async def test_what_is_no_json_is_asked_for_again(provider: str) -> None:
 
 
 @pytest.mark.parametrize("provider", ["openai", "anthropic"])
-async def test_what_stays_wrong_ends_the_turn(provider: str) -> None:
+async def test_turn_stops_when_its_output_stays_invalid(provider: str) -> None:
     result, server = await asked(provider, *[spoken.reply(provider, WRONG)] * 4)
     assert (result.status, result.reason) == ("stopped", "output_invalid")
     assert len(server.asked) == 3
@@ -58,7 +58,7 @@ def cut_short(provider: str) -> Answer:
 
 
 @pytest.mark.parametrize("provider", ["openai-chat", "openai"])
-async def test_what_was_cut_short_is_no_result(provider: str) -> None:
+async def test_truncated_output_is_requested_again(provider: str) -> None:
     right = {"openai-chat": shapes.chat({"content": RIGHT}), "openai": answer(shapes.response(shapes.said(RIGHT)))}
     result, server = await asked(provider, cut_short(provider), right[provider], stream=False)
     assert result.output == Capital(city="Paris")

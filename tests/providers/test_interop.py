@@ -25,9 +25,10 @@ from perdure import Agent, Error, Runtime
 from perdure.models.providers.history import from_pydantic_ai, to_pydantic_ai
 from perdure.models.scripted import ScriptedModel, call, calls, say
 from perdure.observe.verify import verify
+from perdure.runtime.internals import core_of
 from perdure.session.fold import CODE
 from perdure.tools.pydantic_ai import from_tools, from_toolset
-from perdure.vocab.messages import Image, Message, Text, ToolCall, ToolResult
+from perdure.vocab.messages import ImagePart, Message, Text, ToolCall, ToolResultPart
 from perdure.vocab.records import EffectStarted
 from tests.providers.asked import PNG
 
@@ -61,8 +62,8 @@ async def chart(size: int = 1) -> BinaryContent:
     return BinaryContent(PNG * size, media_type="image/png")
 
 
-def results(history: tuple[Message, ...]) -> list[ToolResult]:
-    return [part for message in history for part in message.parts if isinstance(part, ToolResult)]
+def results(history: tuple[Message, ...]) -> list[ToolResultPart]:
+    return [part for message in history for part in message.parts if isinstance(part, ToolResultPart)]
 
 
 async def test_their_tools_run_as_ours(url: str) -> None:
@@ -77,15 +78,15 @@ async def test_their_tools_run_as_ours(url: str) -> None:
     async with Runtime(url, agents=[agent], deps=Bank()) as rt:
         session = await rt.session("s", agent="a")
         await session.ask("go")
-        told = results(await session.history())
-        history = await session.history()
-        begun = [row.record for row in await session.rows() if isinstance(row.record, EffectStarted)]
+        told = results(await session.messages())
+        history = await session.messages()
+        begun = [row.record for row in await session.journal() if isinstance(row.record, EffectStarted)]
     assert told[0].output["cents"] == 7
     assert told[0].output["call"] == told[0].call
     assert told[1].output["error"] == "There is no such account."
     assert told[2].is_error
-    assert any(isinstance(part, Image) for part in history[2].parts)
-    assert [one.effect for one in begun if one.id == "c1.3.1"] == ["once"], "what nobody knows may run once"
+    assert any(isinstance(part, ImagePart) for part in history[2].parts)
+    assert [one.effect for one in begun if one.id == "c1.3.1"] == ["once"], "a tool of unknown effect is once"
 
 
 async def test_a_toolset_gives_its_tools_and_asks_for_approval_here(url: str) -> None:
@@ -99,12 +100,12 @@ async def test_a_toolset_gives_its_tools_and_asks_for_approval_here(url: str) ->
             await rt.approvals.approve(question.id, by="ana")
             break
         assert (await sent.result(30)).status == "finished"
-        [told] = results(await session.history())
+        [told] = results(await session.messages())
     assert told.output["cents"] == 7
 
 
 def test_an_effect_of_nothing_is_refused() -> None:
-    with pytest.raises(Error, match="no tool blance"):
+    with pytest.raises(Error, match="unknown tool: blance"):
         from_tools(balance, effects={"blance": "pure"})
 
 
@@ -128,18 +129,16 @@ def test_their_conversation_becomes_ours_and_theirs_again() -> None:
     ours = from_pydantic_ai(ModelMessagesTypeAdapter.validate_json(ModelMessagesTypeAdapter.dump_json(list(THEIRS))))
     assert ours.instructions == "Be brief."
     assert [message.role for message in ours.messages] == ["user", "assistant", "tool", "assistant"]
-    assert [type(part).__name__ for part in ours.messages[0].parts] == ["Text", "Image"]
+    assert [type(part).__name__ for part in ours.messages[0].parts] == ["Text", "ImagePart"]
     [asked] = [part for part in ours.messages[1].parts if isinstance(part, ToolCall)]
     assert (asked.name, asked.args, asked.provider_id) == ("look", {"at": "x"}, "call_1")
-    [result] = [part for part in ours.messages[2].parts if isinstance(part, ToolResult)]
+    [result] = [part for part in ours.messages[2].parts if isinstance(part, ToolResultPart)]
     assert (result.call, result.output) == (asked.id, {"seen": 1})
     bytes_by_hash = {blob.hash: blob.data for blob in ours.blobs}
     back = to_pydantic_ai(ours.messages, instructions=ours.instructions, attachments=bytes_by_hash)
     assert [message.kind for message in back] == ["request", "response", "request", "response"]
     assert isinstance(back[1], ModelResponse)
-    assert [part.part_kind for part in back[1].parts] == ["text", "tool-call"], (
-        "a thought is nobody's without its route"
-    )
+    assert [part.part_kind for part in back[1].parts] == ["text", "tool-call"], "a thought is dropped without its route"
     assert isinstance(back[2], ModelRequest)
     [returned] = back[2].parts
     assert isinstance(returned, ToolReturnPart)
@@ -154,7 +153,7 @@ async def test_a_session_is_told_in_their_format(url: str) -> None:
     async with Runtime(url, agents=[agent], deps=Bank()) as rt:
         session = await rt.session("s", agent="a")
         await session.ask("How much?")
-        told = to_pydantic_ai(await session.history())
+        told = to_pydantic_ai(await session.messages())
     again = ModelMessagesTypeAdapter.validate_json(ModelMessagesTypeAdapter.dump_json(told))
     assert [message.kind for message in again] == ["request", "response", "request", "response"]
     assert isinstance(again[-1], ModelResponse)
@@ -181,23 +180,25 @@ async def test_their_conversation_becomes_a_session_that_goes_on(url: str) -> No
     model = ScriptedModel(say("Gladly.", exact=True))
     async with Runtime(url, agents=[Agent("a", model=model)]) as rt:
         session = await rt.import_session("s", given, agent="a")
-        [info] = await rt.sessions()
-        assert verify(info, await session.rows(), await rt.store.load(info.stream, code=CODE)).problems == ()
-        before = await session.history()
+        [info] = await rt.list_sessions()
+        assert (
+            verify(info, await session.journal(), await core_of(rt).store.load(info.stream, code=CODE)).problems == ()
+        )
+        before = await session.messages()
         roles = [message.role for message in before]
         assert roles[:4] == ["user", "assistant", "tool", "assistant"]
         assert roles[4:8] == ["user", "assistant", "tool", "assistant"]
-        results = [part for message in before for part in message.parts if isinstance(part, ToolResult)]
+        results = [part for message in before for part in message.parts if isinstance(part, ToolResultPart)]
         calls = [part for message in before for part in message.parts if isinstance(part, ToolCall)]
         assert [one.call for one in results] == [one.id for one in calls]
         assert len({one.id for one in calls}) == 4, "ids that were used twice there are not here"
         assert (results[0].output, results[1].output) == ({"seen": 1}, ["a", {"b": 1}])
         assert "far too dark" in str(results[2].output)
-        assert "nobody answered this call" in str(results[3].output)
+        assert "this call had no result" in str(results[3].output)
         assert await session.ask("Go on.") == "Gladly."
         [asked] = model.requests
         assert asked.messages[:8] == before[:8], "the model is shown what was said there"
-        told = to_pydantic_ai(await session.history(), attachments={blob.hash: blob.data for blob in given.blobs})
+        told = to_pydantic_ai(await session.messages(), attachments={blob.hash: blob.data for blob in given.blobs})
         assert [one.part_kind for message in told for one in message.parts].count("tool-return") == 4
         picture = told[0].parts[0]
         assert isinstance(picture, UserPromptPart)

@@ -1,4 +1,4 @@
-"""What a provider works on by itself is found again by its name, and bought once."""
+"""Background jobs of a provider: found again by their ids, and charged once."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import pytest
 
 from perdure import Agent, Runtime, Session, ToolContext, tool
 from perdure.runtime.clock import SystemClock
+from perdure.runtime.internals import core_of, ref_of
 from perdure.store.memory.store import MemoryStore
 from perdure.tools.clients.completions import DirectRequest
+from perdure.tools.context import completions_of
 from perdure.vocab.outcomes import LlmCallOutcome
 from perdure.vocab.records import EffectSettled, ModelJobBegun
 from perdure.vocab.tools import EffectClass
@@ -48,13 +50,13 @@ async def asking(provider: Provider, *, stream: bool = True) -> AsyncGenerator[t
     async with Loopback(always=provider).running() as server:
         model = model_at(f"{server.url}/v1", "openai", "gpt-5.2")
         settings = {"openai_background": True, "stream": stream}
-        agent = Agent("a", model=model, settings=settings)
+        agent = Agent("a", model=model, model_settings=settings)
         async with Runtime(MemoryStore(SystemClock()), agents=[agent]) as rt:
             yield rt, await rt.session("s", agent="a")
 
 
 async def outcomes(rt: Runtime, session: Session) -> list[str]:
-    told = [row.record for row in await rt.store.read(session.stream)]
+    told = [row.record for row in await core_of(rt).store.read(ref_of(session).stream)]
     ends = [one.outcome for one in told if isinstance(one, EffectSettled)]
     return [one.error.kind if one.error else "reply" for one in ends if isinstance(one, LlmCallOutcome)]
 
@@ -97,7 +99,7 @@ async def test_cancelling_the_turn_cancels_the_job() -> None:
         sent = await session.send("go")
 
         async def begun() -> bool:
-            rows = await rt.store.read(session.stream)
+            rows = await core_of(rt).store.read(ref_of(session).stream)
             return any(isinstance(row.record, ModelJobBegun) for row in rows)
 
         await until(begun, seconds=30)
@@ -113,7 +115,7 @@ async def test_cancelling_the_turn_cancels_the_job_that_a_tool_asked_for(effect:
     async def judge(ctx: ToolContext) -> str:
         """Judge."""
         request = DirectRequest("what do you think?", settings={"openai_background": True})
-        return (await ctx.direct_completions.complete(request, "judge")).text
+        return (await completions_of(ctx).complete(request, "judge")).text
 
     wants = shapes.response({"type": "function_call", "call_id": "c1", "name": "judge", "arguments": "{}", "id": "f1"})
     provider = Provider(
@@ -122,19 +124,19 @@ async def test_cancelling_the_turn_cancels_the_job_that_a_tool_asked_for(effect:
     )
     async with Loopback(always=provider).running() as server:
         model = model_at(f"{server.url}/v1", "openai", "gpt-5.2")
-        agent = Agent("a", model=model, tools=[judge], settings={"stream": False})
+        agent = Agent("a", model=model, tools=[judge], model_settings={"stream": False})
         async with Runtime(MemoryStore(SystemClock()), agents=[agent]) as rt:
             session = await rt.session("s", agent="a")
             sent = await session.send("go")
 
             async def begun() -> bool:
-                rows = await rt.store.read(session.stream)
+                rows = await core_of(rt).store.read(ref_of(session).stream)
                 return any(isinstance(row.record, ModelJobBegun) for row in rows)
 
             await until(begun, seconds=30)
             await session.cancel()
             assert (await sent.result(30)).reason == "cancelled"
-            [lost] = [one for one in await session.ledger() if one.source == "direct:judge"]
+            [lost] = [one for one in await session.usage_entries() if one.source == "direct:judge"]
     assert provider.cancelled == ["/v1/responses/resp_1/cancel"]
     assert (provider.purchases, lost.usage.calls, lost.usage.estimated) == (2, 1, 1)
 
@@ -144,7 +146,7 @@ def grows(text: str) -> dict[str, object]:
     return {"type": "response.output_text.delta", "delta": text, "logprobs": [], **where}
 
 
-async def test_a_job_whose_stream_ends_in_the_middle_is_heard_to_its_end() -> None:
+async def test_job_with_a_broken_stream_is_read_to_its_end() -> None:
     job = {"background": True, "usage": None}
     begun = {"type": "response.created", "response": shapes.response(status="queued", **job)}
     done = {"type": "response.completed", "response": shapes.response(shapes.said("Here it is."), background=True)}

@@ -36,7 +36,7 @@ def untold(provider: str) -> Answer:
 
 
 @pytest.mark.parametrize("provider", sorted(set(WIRES) - {"anthropic"}))
-async def test_what_a_reply_cost_that_does_not_say_so_is_estimated_and_has_no_price(provider: str) -> None:
+async def test_usage_of_a_reply_without_usage_is_estimated(provider: str) -> None:
     async with Loopback([untold(provider)]).running() as server:
         heard = await ask(model_at(base_of(provider, server.url), provider, WIRES[provider]), said("hi", max_tokens=9))
     assert heard.reply is not None
@@ -45,7 +45,7 @@ async def test_what_a_reply_cost_that_does_not_say_so_is_estimated_and_has_no_pr
     assert usage.input > 0
 
 
-async def test_a_limit_in_tokens_is_kept_where_nobody_tells_how_many_there_were() -> None:
+async def test_token_limit_holds_for_replies_without_usage() -> None:
     async with Loopback(always=lambda _: untold("openai-chat")).running() as server:
         model = model_at(f"{server.url}/v1", "openai-chat", "gpt-4o")
         agent = Agent("a", model=model, max_session_tokens=40)
@@ -62,7 +62,7 @@ async def test_a_stream_without_its_end_counts_with_what_it_had_written(provider
     broken = spoken.stream(provider, *pieces)
     async with Loopback(always=lambda _: broken).running() as server:
         model = model_at(base_of(provider, server.url), provider, WIRES[provider])
-        agent = Agent("a", model=model, settings={"max_tokens": 9}, max_turn_tokens=40)
+        agent = Agent("a", model=model, model_settings={"max_tokens": 9}, max_turn_tokens=40)
         async with Runtime(MemoryStore(SystemClock()), agents=[agent]) as rt:
             session = await rt.session("s", agent="a")
             result = await (await session.send("x" * 100)).result(ANSWER_S)
@@ -90,7 +90,7 @@ def calling(**call: Any) -> Answer:
 
 
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
-async def test_a_number_for_an_id_and_half_a_token_are_taken_as_they_are_meant() -> None:
+async def test_numeric_id_and_fractional_token_count_are_converted() -> None:
     async with Loopback([calling(id=7)]).running() as server:
         heard = await ask(model_at(f"{server.url}/v1", "openai-compatible", "m"), said("hi"))
     assert heard.reply is not None
@@ -99,7 +99,7 @@ async def test_a_number_for_an_id_and_half_a_token_are_taken_as_they_are_meant()
     assert (heard.reply.usage.input, heard.reply.usage.output) == (13, 5)
 
 
-async def test_what_a_provider_gave_us_and_nobody_can_read_any_more_is_left_out() -> None:
+async def test_unreadable_opaque_parts_are_omitted_from_the_request() -> None:
     shape = next(one for one in shapes.SHAPES if one.name == "web search")
     async with Loopback([shape.answer, spoken.reply("anthropic", "ok")]).running() as server:
         model = model_at(server.url, "anthropic", shape.model)
@@ -123,11 +123,11 @@ async def test_what_a_provider_gave_us_and_nobody_can_read_any_more_is_left_out(
     assert "srvtoolu_1" not in sent, "a search without what it found would be refused"
 
 
-async def test_a_job_that_nobody_can_read_any_more_is_lost_and_not_waited_for() -> None:
+async def test_unreadable_job_is_reported_as_lost() -> None:
     async with Loopback([]).running() as server:
         model = model_at(f"{server.url}/v1", "openai", "gpt-5.2")
         job = {"route": f"responses {server.url}/v1/ gpt-5.2", "response": {"kind": "of-long-ago"}}
         with pytest.raises(ModelError) as caught:
             await ask(model, ModelRequest("m", "", said("hi").messages, (), job=job))
     assert (caught.value.error.kind, caught.value.error.retryable) == ("job_lost", True)
-    assert "cannot be read" in caught.value.error.message
+    assert "is unreadable" in caught.value.error.message

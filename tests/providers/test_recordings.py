@@ -55,7 +55,7 @@ def test_bodies_are_unpacked_and_hosts_do_not_matter(tmp_path: Path, body: Any) 
     assert not is_error(one)
 
 
-def test_what_is_between_the_questions_is_passed_over(tmp_path: Path) -> None:
+def test_recorded_interactions_of_other_services_are_skipped(tmp_path: Path) -> None:
     asked = recording(tmp_path / "a.yaml", MESSAGES)
     token = recording(tmp_path / "b.yaml", "https://oauth2.googleapis.com/token", body={"string": b"\x89PNG"})
     both = [one for path in (token, asked) for one in yaml.safe_load(path.read_text())["interactions"]]
@@ -72,21 +72,21 @@ def test_what_is_between_the_questions_is_passed_over(tmp_path: Path) -> None:
         (MESSAGES, {"body": {"string": b"\x8b\x02\x80"}, "content_encoding": "br"}, "packed with br"),
     ],
 )
-def test_what_cannot_be_replayed_is_refused_with_the_reason(
+def test_unreplayable_recording_is_refused_with_the_reason(
     tmp_path: Path, uri: str, more: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(Unreadable, match=reason):
         cassettes.read(recording(tmp_path / "a.yaml", uri, **more))
 
 
-def test_what_is_no_recording_is_refused(tmp_path: Path) -> None:
+def test_invalid_recording_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_text("[1, 2]")
     with pytest.raises(Unreadable, match="no recording"):
         cassettes.read(path)
 
 
-def test_what_broke_off_is_told_from_what_ended(tmp_path: Path) -> None:
+def test_cut_stream_is_distinguished_from_a_finished_one(tmp_path: Path) -> None:
     started = {"type": "message_start", "message": {"usage": {"input_tokens": 1}}}
     over = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 1}}
     for pieces, broke in (([started], True), ([started, over], False)):

@@ -1,4 +1,4 @@
-"""What goes out: the same bytes for the same conversation, longer ones for longer, and nothing to a stranger."""
+"""Requests: the same bytes for the same conversation, and no opaque parts to another route."""
 
 # It reads the JSON of others.
 # pyright: basic
@@ -24,7 +24,7 @@ from perdure.vocab.messages import (
     Text,
     Thinking,
     ToolCall,
-    ToolResult,
+    ToolResultPart,
 )
 from perdure.vocab.tools import ToolDefinition
 from perdure.vocab.usage import Usage
@@ -53,7 +53,7 @@ def assistant(*parts: Part) -> Message:
 def called(number: int, provider_id: str) -> tuple[Message, Message]:
     id = CallId(f"0190-turn.{number}.0")
     call = ToolCall(id=id, name="look", args={"at": "x", "deep": [1, {"b": 2, "a": 1}]}, provider_id=provider_id)
-    result = ToolResult(call=id, name="look", output={"seen": 1}, provider_id=provider_id)
+    result = ToolResultPart(call=id, name="look", output={"seen": 1}, provider_id=provider_id)
     return assistant(Text(text="I look."), call), Message(role="tool", parts=(result,))
 
 
@@ -63,7 +63,7 @@ def request(*messages: Message, **settings: Any) -> ModelRequest:
 
 
 async def bodies(provider: str, *requests: ModelRequest, model: str = "") -> list[bytes]:
-    """What is sent for each of these requests."""
+    """Return the bodies sent for these requests."""
     answers = [spoken.reply(provider, "ok") for _ in requests]
     async with Loopback(answers).running() as server:
         asked = model_at(base_of(provider, server.url), provider, model or WIRES[provider])
@@ -132,11 +132,13 @@ def thoughtful(route: str) -> Message:
     )
 
 
-RESULT = Message(role="tool", parts=(ToolResult(call=CallId("t.1.0"), name="look", output=1, provider_id="toolu_1"),))
+RESULT = Message(
+    role="tool", parts=(ToolResultPart(call=CallId("t.1.0"), name="look", output=1, provider_id="toolu_1"),)
+)
 
 
 @pytest.mark.parametrize("provider", ["openai", "anthropic", "google"])
-async def test_what_a_provider_gave_us_goes_back_to_the_same_route_only(provider: str) -> None:
+async def test_opaque_parts_are_sent_to_their_own_route_only(provider: str) -> None:
     async with Loopback([spoken.reply(provider, "ok") for _ in range(3)]).running() as server:
         base = base_of(provider, server.url)
         model = model_at(base, provider, WIRES[provider])
@@ -216,7 +218,7 @@ def test_files_that_a_model_made_are_kept_and_referred_to() -> None:
     )
 
 
-async def test_what_only_a_provider_understands_goes_back_as_it_came() -> None:
+async def test_unknown_provider_part_is_returned_unchanged() -> None:
     state = {
         "content": "short",
         "id": None,

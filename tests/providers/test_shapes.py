@@ -1,4 +1,4 @@
-"""Whatever kind of thing a provider says: it is read, kept with what it wants back, and nobody else gets that."""
+"""Replies of every kind: read, stored with their opaque parts, and returned to their provider only."""
 
 # It reads the JSON of others.
 # pyright: basic
@@ -15,7 +15,7 @@ from perdure.ids import TurnId
 from perdure.models.protocol import ModelError, ModelRequest, adopt, made_files
 from perdure.runtime.clock import SystemClock
 from perdure.store.memory.store import MemoryStore
-from perdure.vocab.messages import Message, Opaque, Part, Reply, Text, ToolCall, ToolResult
+from perdure.vocab.messages import Message, Opaque, Part, Reply, Text, ToolCall, ToolResultPart
 from tests.providers import shapes, spoken
 from tests.providers.asking import ask, model_at, said
 from tests.providers.loopback import Answer, Loopback, answer, events
@@ -30,14 +30,15 @@ def user(text: str) -> Message:
 def after(reply: Reply) -> tuple[Message, ...]:
     """A conversation that goes on after a reply."""
     seen: list[Part] = [
-        ToolResult(call=call.id, name=call.name, output="seen", provider_id=call.provider_id) for call in reply.calls
+        ToolResultPart(call=call.id, name=call.name, output="seen", provider_id=call.provider_id)
+        for call in reply.calls
     ]
     next = Message(role="tool", parts=tuple(seen)) if seen else user("and now?")
     return (user("hi"), Message(role="assistant", parts=reply.parts), next)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: f"{shape.provider}: {shape.name}")
-async def test_what_a_provider_wants_back_it_gets_and_nobody_else(shape: Shape) -> None:
+async def test_opaque_parts_are_returned_to_their_provider_only(shape: Shape) -> None:
     known = shape.provider in WIRES
     again = spoken.reply(shape.provider, "ok") if known else shapes.chat({"content": "ok"}, provider="X")
     async with Loopback([shape.answer, again]).running() as server:
@@ -72,7 +73,7 @@ async def test_a_signature_without_words_survives_the_log() -> None:
     shape = next(one for one in SHAPES if one.name == "signed nothing")
     async with Loopback([shape.answer, answer(shapes.google({"text": "z"}))]).running() as server:
         model = model_at(server.url, "google", shape.model)
-        agent = Agent("a", model=model, settings={"stream": False})
+        agent = Agent("a", model=model, model_settings={"stream": False})
         async with Runtime(MemoryStore(SystemClock()), agents=[agent]) as rt:
             session = await rt.session("s", agent="a")
             assert await session.ask("hi") == "Hi"
@@ -197,9 +198,7 @@ FORM = {"name": "Answer", "schema": {"type": "object", "properties": {"n": {"typ
         ("openrouter", "anthropic/claude-3.5-haiku", False),
     ],
 )
-async def test_a_form_is_told_to_servers_that_keep_to_it_and_else_to_the_model(
-    provider: str, model: str, insists: bool
-) -> None:
+async def test_output_form_is_sent_as_response_format_or_as_prompt(provider: str, model: str, insists: bool) -> None:
     async with Loopback([shapes.chat({"content": '{"n": 1}'}, provider="X")]).running() as server:
         asked = ModelRequest("m", "", (user("hi"),), (), output_spec=FORM, settings={"stream": False})
         await ask(model_at(f"{server.url}/v1", provider, model), asked)
@@ -208,7 +207,7 @@ async def test_a_form_is_told_to_servers_that_keep_to_it_and_else_to_the_model(
     assert ("integer" in json.dumps(body["messages"])) is not insists
 
 
-async def test_a_name_that_a_server_cannot_have_is_refused_before_it_is_asked() -> None:
+async def test_impossible_model_name_is_refused_without_a_request() -> None:
     async with Loopback().running() as server:
         with pytest.raises(ModelError) as caught:
             await ask(model_at(f"{server.url}/v1", "openrouter", "gpt-5"), said("hi"))
@@ -227,7 +226,7 @@ async def test_thoughts_that_are_not_shown_are_still_written() -> None:
     )
     async with Loopback([given]).running() as server:
         heard = await ask(model_at(f"{server.url}/v1", "openai", "gpt-oss-120b"), said("hi"))
-    assert heard.hidden == 3, "so nobody takes it for stuck"
+    assert heard.hidden == 3, "hidden output resets the stall timer"
     assert heard.reply is not None
     assert "hmm" in encode(heard.reply.parts).decode()
 
@@ -271,7 +270,7 @@ ODD = {
 
 
 @pytest.mark.parametrize("provider", WIRES)
-async def test_an_answer_that_cannot_be_read_is_no_reply_and_asked_for_again(provider: str) -> None:
+async def test_unreadable_reply_is_a_retryable_error(provider: str) -> None:
     async with Loopback(list(ODD.values())).running() as server:
         model = model_at(base_of(provider, server.url), provider, WIRES[provider])
         for name in ODD:

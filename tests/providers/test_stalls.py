@@ -10,8 +10,9 @@ from typing import cast
 import pytest
 
 from perdure import Agent, Code, Error, Runtime
-from perdure.models.protocol import HiddenDelta, ModelEvent, TextDelta, UsageSoFar
+from perdure.models.protocol import HiddenDelta, ModelEvent, TextPiece, UsageSoFar
 from perdure.runtime.clock import SystemClock
+from perdure.runtime.internals import core_of, ref_of
 from perdure.store.memory.store import MemoryStore
 from perdure.vocab.outcomes import LlmCallOutcome
 from perdure.vocab.records import EffectSettled
@@ -35,10 +36,10 @@ async def test_pings_are_not_words(provider: str) -> None:
         listening = asyncio.create_task(listen())
         pinged = asyncio.create_task(server.pinged.wait())
         await asyncio.wait([listening, pinged], return_when=asyncio.FIRST_COMPLETED)
-        assert not listening.done(), "it would have been waited for"
+        assert not listening.done(), "the reply would have been awaited"
         listening.cancel()
         await asyncio.wait([listening])
-    assert [event for event in heard if not isinstance(event, UsageSoFar)] == [TextDelta("Hel")]
+    assert [event for event in heard if not isinstance(event, UsageSoFar)] == [TextPiece("Hel")]
 
 
 async def test_a_turn_asks_again_when_a_provider_only_pings() -> None:
@@ -51,7 +52,7 @@ async def test_a_turn_asks_again_when_a_provider_only_pings() -> None:
         async with Runtime(MemoryStore(SystemClock()), agents=[agent]) as rt:
             session = await rt.session("s", agent="a")
             assert await session.ask("hi") == "Good morning"
-            told = [row.record for row in await rt.store.read(session.stream)]
+            told = [row.record for row in await core_of(rt).store.read(ref_of(session).stream)]
     outcomes = [one.outcome for one in told if isinstance(one, EffectSettled)]
     errors = [one.error for one in outcomes if isinstance(one, LlmCallOutcome) and one.error]
     assert {(one.kind, one.message) for one in errors} == {("stall", "provider stream stall: no tokens for 1s")}
@@ -66,7 +67,7 @@ async def test_the_arguments_of_a_call_are_words_while_they_are_written(provider
             heard: list[ModelEvent] = []
             while len([one for one in heard if not isinstance(one, UsageSoFar)]) < 4:
                 heard.append(await anext(events))
-    assert not [one for one in heard if isinstance(one, TextDelta)]
+    assert not [one for one in heard if isinstance(one, TextPiece)]
     assert [one.chars for one in heard if isinstance(one, HiddenDelta)] == [4, 4, 7, 6]
 
 

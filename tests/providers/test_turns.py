@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from perdure import Agent, Runtime, tool
 from perdure.codec import encode
 from perdure.runtime.clock import SystemClock
+from perdure.runtime.internals import core_of, ref_of
 from perdure.store.memory.store import MemoryStore
 from perdure.vocab.messages import Text, Thinking, ToolCall
 from perdure.vocab.outcomes import LlmCallOutcome
@@ -36,7 +37,7 @@ async def running(agent: Agent) -> AsyncGenerator[Runtime]:
 
 
 async def records(rt: Runtime, session: str) -> list[object]:
-    return [row.record for row in await rt.store.read(rt.existing(session).stream)]
+    return [row.record for row in await core_of(rt).store.read(ref_of(rt.get_session(session)).stream)]
 
 
 @pytest.mark.parametrize("provider", WIRES)
@@ -64,7 +65,7 @@ async def test_a_recorded_conversation_with_tools_runs_as_a_turn() -> None:
         async with running(Agent("a", model=model, tools=[get_capital])) as rt:
             session = await rt.session("s", agent="a")
             assert await session.ask("What is the capital of France?") == "The capital of France is Paris."
-            history = await session.history()
+            history = await session.messages()
     assert [message.role for message in history] == ["user", "assistant", "tool", "assistant"]
     [call] = [part for part in history[1].parts if isinstance(part, ToolCall)]
     assert (call.name, call.args) == ("get_capital", {"country": "France"})
@@ -82,7 +83,7 @@ async def test_thinking_is_kept_with_its_signature_and_given_back() -> None:
             session = await rt.session("s", agent="a")
             await session.ask("How do I cross the street?")
             assert await session.ask("And the river?") == "Mind the gap."
-            history = await session.history()
+            history = await session.messages()
     [thinking] = [part for part in history[1].parts if isinstance(part, Thinking)]
     assert thinking.signature.startswith("EvMC")
     blocks = server.asked[1].json["messages"][1]["content"]
@@ -99,7 +100,7 @@ async def test_a_form_that_the_model_misses_is_asked_for_again() -> None:
     given: list[Answer] = [spoken.reply(provider, '{"town": 1}'), spoken.reply(provider, '{"city": "Paris"}')]
     async with Loopback([*given]).running() as server:
         model = model_at(base_of(provider, server.url), provider, WIRES[provider])
-        async with running(Agent("a", model=model, output=Capital)) as rt:
+        async with running(Agent("a", model=model, output_type=Capital)) as rt:
             session = await rt.session("s", agent="a")
             result = await (await session.send("capital of France?")).result(30)
     assert result.output == Capital(city="Paris")
@@ -133,13 +134,13 @@ async def test_prices_are_the_librarys_and_what_it_does_not_know_is_unknown() ->
         assert usage.cost == (None if cost is None else Decimal(cost))
 
 
-async def test_what_a_cut_stream_had_cost_is_counted() -> None:
+async def test_usage_of_a_cut_stream_is_counted() -> None:
     cut = spoken.stream("anthropic", *spoken.speech("anthropic", "Hel"), cut=True)
     async with Loopback([cut, spoken.reply("anthropic", "Hello")]).running() as server:
         agent = Agent("a", model=model_at(server.url, "anthropic", "claude-haiku-4-5"))
         async with running(agent) as rt:
             session = await rt.session("s", agent="a")
             usage = (await (await session.send("hi")).result(30)).usage
-            ledger = await session.ledger()
+            ledger = await session.usage_entries()
     assert (usage.input, usage.output, usage.calls) == (24, 6, 2)
     assert [(one.effect, one.usage.input, one.usage.output) for one in ledger] == [("m1.1", 12, 1), ("m1.2", 12, 5)]

@@ -1,4 +1,4 @@
-"""What a recorded response says, read by hand for each wire: expectations that none of our code computes."""
+"""Contents of recorded responses, read by hand for each wire: expectations that none of our code computes."""
 
 # It reads the JSON of others.
 # pyright: basic

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure import Agent, Runtime, Tuning, Work
+from perdure import Agent, Runtime, RuntimeOptions, WorkerOptions
 from perdure.models.protocol import Model
 from perdure.runtime.clock import SystemClock
 from perdure.runtime.processes.function import ProcessCode
@@ -42,7 +42,7 @@ async def until(look: Callable[[], Awaitable[bool]], *, seconds: float = 10, eve
             await asyncio.sleep(every)
 
 
-class Desk:
+class App:
     """Opens runtimes on one store, and closes them."""
 
     def __init__(self, new_store: NewStore, stack: AsyncExitStack) -> None:
@@ -54,26 +54,31 @@ class Desk:
         model: Model,
         *tools: ToolSource,
         deps: object = None,
-        worker: bool | Work = True,
-        tuning: Tuning | None = None,
+        worker: bool | WorkerOptions = True,
+        tuning: RuntimeOptions | None = None,
     ) -> Runtime:
         agent = Agent("a", model=model, tools=tools)
         return await self.add([agent], deps=deps, worker=worker, tuning=tuning)
 
     async def add(
-        self, agents: list[Agent], *, deps: object = None, worker: bool | Work = True, tuning: Tuning | None = None
+        self,
+        agents: list[Agent],
+        *,
+        deps: object = None,
+        worker: bool | WorkerOptions = True,
+        tuning: RuntimeOptions | None = None,
     ) -> Runtime:
-        runtime = Runtime(self.new_store(), agents=agents, deps=deps, worker=worker, tuning=tuning)
+        runtime = Runtime(self.new_store(), agents=agents, deps=deps, worker=worker, options=tuning)
         return await self._stack.enter_async_context(runtime)
 
 
 @pytest.fixture
-async def desk(new_store: NewStore) -> AsyncIterator[Desk]:
+async def app(new_store: NewStore) -> AsyncIterator[App]:
     async with AsyncExitStack() as stack:
-        yield Desk(new_store, stack)
+        yield App(new_store, stack)
 
 
-class Plant:
+class ProcessApp:
     """Opens runtimes with processes on one store, and closes them."""
 
     def __init__(self, new_store: NewStore, stack: AsyncExitStack) -> None:
@@ -81,8 +86,10 @@ class Plant:
         self._stack = stack
         self._closed: set[Runtime] = set()
 
-    async def open(self, *functions: ProcessCode, worker: bool | Work = True, tuning: Tuning | None = None) -> Runtime:
-        runtime = Runtime(self.new_store(), processes=functions, worker=worker, tuning=tuning, deps="the deps")
+    async def open(
+        self, *functions: ProcessCode, worker: bool | WorkerOptions = True, tuning: RuntimeOptions | None = None
+    ) -> Runtime:
+        runtime = Runtime(self.new_store(), processes=functions, worker=worker, options=tuning, deps="the deps")
         await runtime.__aenter__()
         self._stack.push_async_callback(self.close, runtime)
         return runtime
@@ -94,6 +101,6 @@ class Plant:
 
 
 @pytest.fixture
-async def plant(new_store: NewStore) -> AsyncIterator[Plant]:
+async def process_app(new_store: NewStore) -> AsyncIterator[ProcessApp]:
     async with AsyncExitStack() as stack:
-        yield Plant(new_store, stack)
+        yield ProcessApp(new_store, stack)

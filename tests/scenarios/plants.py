@@ -1,18 +1,19 @@
-"""What stories of processes look at: the marks in a log, and whether one is parked."""
+"""Helpers of the process scenarios: the marks in a log, and whether a process is parked."""
 
 from __future__ import annotations
 
-from perdure import Runtime, Tuning
+from perdure import Runtime, RuntimeOptions
+from perdure.runtime.internals import core_of
 from perdure.runtime.processes.handle import ProcessHandle
 from perdure.vocab.records import EffectSettled, EffectStarted
 from tests.scenarios.conftest import until
 
-HURRIED = Tuning(patience_s=0.0)
+HURRIED = RuntimeOptions(idle_timeout_s=0.0)
 
 
 async def marks(handle: ProcessHandle) -> list[str]:
-    """What the log says of effects: `>id` begun, `<id` ended."""
-    found = (row.record for row in await handle.rows())
+    """Return the effects in the log: `>id` begun, `<id` ended."""
+    found = (row.record for row in await handle.journal())
     return [
         f"{'>' if isinstance(record, EffectStarted) else '<'}{record.id}"
         for record in found
@@ -22,7 +23,7 @@ async def marks(handle: ProcessHandle) -> list[str]:
 
 async def parked(rt: Runtime, handle: ProcessHandle) -> None:
     async def is_parked() -> bool:
-        info = await rt.store.stream(handle.stream)
-        return info is not None and info.parked and info.owner is None and not rt.has_in_hand(handle.stream)
+        info = await core_of(rt).store.stream(handle.stream)
+        return info is not None and info.parked and info.owner is None and not core_of(rt).has_in_hand(handle.stream)
 
     await until(is_parked)

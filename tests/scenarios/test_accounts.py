@@ -1,4 +1,4 @@
-"""What all sessions have bought, added up: the same sum whatever it is taken by, and everything in it once."""
+"""Usage of all sessions: the same sum by every grouping, with each call counted once."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import get_args
 
 import pytest
 
-from perdure import Agent, Error, Runtime, ToolContext, Tuning, tool
+from perdure import Agent, Error, Runtime, RuntimeOptions, ToolContext, tool
 from perdure.errors import Code
 from perdure.ids import SessionId
 from perdure.models.protocol import ModelError, ModelEvent, ModelRequest
-from perdure.models.scripted import Answer, ScriptedModel, call, say
+from perdure.models.scripted import ScriptedAnswer, ScriptedModel, call, say
 from perdure.runtime.clock import SystemClock
-from perdure.runtime.sessions.accounts import By, Question, accounts, day_of
+from perdure.runtime.internals import core_of
+from perdure.runtime.sessions.accounts import By, UsageQuery, accounts, day_of
 from perdure.vocab.outcomes import LlmError
 from perdure.vocab.usage import Usage
 from tests.scenarios.conftest import NewStore
@@ -35,10 +36,10 @@ async def delegate(ctx: ToolContext) -> str:
 @tool(effect="resumable")
 async def judge(ctx: ToolContext) -> str:
     """Ask a model on one's own account."""
-    return (await ctx.direct_completions.complete("judge!", "judge")).text
+    return await ctx.complete("judge!", source="judge")
 
 
-def bought(answer: Answer) -> Answer:
+def bought(answer: ScriptedAnswer) -> ScriptedAnswer:
     return replace(answer, usage=CHEAP)
 
 
@@ -75,7 +76,7 @@ TREE = CHEAP + CHEAP + CHEAP + ASKED
 
 async def fill(new_store: NewStore) -> None:
     """A session of yesterday with three turns, and one of today with a sub-agent."""
-    async with Runtime(new_store(), agents=agents(), tuning=Tuning(clock=Yesterday())) as rt:
+    async with Runtime(new_store(), agents=agents(), options=RuntimeOptions(clock=Yesterday())) as rt:
         session = await rt.session("old", agent="chief")
         for _ in range(3):
             await session.ask("hi")
@@ -84,7 +85,7 @@ async def fill(new_store: NewStore) -> None:
 
 
 async def told(rt: Runtime, by: By, **rest: object) -> dict[str, Usage]:
-    found = await accounts(rt, Question(by, **rest))  # pyright: ignore[reportArgumentType] - passed on
+    found = await accounts(core_of(rt), UsageQuery(by, **rest))  # pyright: ignore[reportArgumentType] - passed on
     assert sum((one.usage for one in found.sums), Usage()) == found.total
     return {one.name: one.usage for one in found.sums}
 
@@ -93,7 +94,7 @@ async def test_the_sum_is_the_same_whatever_it_is_taken_by(new_store: NewStore) 
     await fill(new_store)
     three = CHEAP + CHEAP + CHEAP
     async with Runtime(new_store(), worker=False) as rt:
-        now = rt.clock.wall_ms()
+        now = core_of(rt).clock.wall_ms()
         by_session = await told(rt, "session")
         [child] = [name for name in by_session if name.startswith("sub-")]
         assert by_session == {"old": three, "tree": TREE, child: DEAR}
@@ -107,10 +108,10 @@ async def test_the_sum_is_the_same_whatever_it_is_taken_by(new_store: NewStore) 
         assert await told(rt, "model", session=SessionId("old")) == {"scripted": three}
 
 
-async def test_sub_agents_stand_below_whoever_started_them(new_store: NewStore) -> None:
+async def test_subagents_are_listed_below_their_parent_session(new_store: NewStore) -> None:
     await fill(new_store)
     async with Runtime(new_store(), worker=False) as rt:
-        sums = (await accounts(rt, Question())).sums
+        sums = (await accounts(core_of(rt), UsageQuery())).sums
     assert [(one.depth, one.agent, one.together) for one in sums] == [
         (0, "chief", TREE + DEAR),
         (1, "writer", DEAR),
@@ -120,19 +121,19 @@ async def test_sub_agents_stand_below_whoever_started_them(new_store: NewStore) 
 
 
 @pytest.mark.parametrize("by", get_args(By))
-async def test_what_a_deleted_sub_agent_bought_is_still_counted_once(new_store: NewStore, by: By) -> None:
+async def test_usage_of_a_deleted_subagent_is_counted_once(new_store: NewStore, by: By) -> None:
     await fill(new_store)
     async with Runtime(new_store(), worker=False) as rt:
-        before = (await accounts(rt, Question(by))).total
-        [child] = [info.name for info in await rt.sessions() if info.name.startswith("sub-")]
-        await rt.existing(child).delete()
-        after = await accounts(rt, Question(by))
+        before = (await accounts(core_of(rt), UsageQuery(by))).total
+        [child] = [info.name for info in await rt.list_sessions() if info.name.startswith("sub-")]
+        await rt.get_session(child).delete()
+        after = await accounts(core_of(rt), UsageQuery(by))
         assert after.total == before == TREE + DEAR + CHEAP + CHEAP + CHEAP
         if by == "session":
             assert [(one.agent, one.usage) for one in after.sums if one.name == child] == [("(deleted)", DEAR)]
 
 
-async def test_an_attempt_that_failed_is_on_the_account_of_the_model_it_asked(new_store: NewStore) -> None:
+async def test_failed_attempt_is_charged_to_its_model(new_store: NewStore) -> None:
     async with Runtime(new_store(), agents=[Agent("a", model=Failing())]) as rt:
         session = await rt.session("s", agent="a")
         assert (await (await session.send("hi")).result(30)).status == "stopped"
@@ -166,15 +167,18 @@ async def test_by_session_the_end_of_a_long_log_is_enough(new_store: NewStore) -
         session = await rt.session("s", agent="a")
         for _ in range(40):
             await session.ask("hi")
-        rows = len(await session.rows())
-        short, whole = await accounts(rt, Question("session")), await accounts(rt, Question("model"))
+        rows = len(await session.journal())
+        short, whole = (
+            await accounts(core_of(rt), UsageQuery("session")),
+            await accounts(core_of(rt), UsageQuery("model")),
+        )
         assert short.total == whole.total == sum([CHEAP] * 40, Usage())
         assert whole.records == rows
-        assert short.records < rows - 64, "it has a snapshot"
+        assert short.records < rows - 64, "the session has a snapshot"
 
 
 async def test_a_session_that_is_not_there_is_refused(new_store: NewStore) -> None:
     async with Runtime(new_store(), worker=False) as rt:
         with pytest.raises(Error) as caught:
-            await accounts(rt, Question(session=SessionId("nobody")))
+            await accounts(core_of(rt), UsageQuery(session=SessionId("nobody")))
         assert caught.value.code is Code.SESSION_UNKNOWN

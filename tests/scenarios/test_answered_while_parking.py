@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 import pytest
 
-from perdure import Agent, ProcessContext, Runtime, Session, ToolContext, Tuning, process, tool
+from perdure import Agent, ProcessContext, Runtime, RuntimeOptions, Session, ToolContext, process, tool
 from perdure.codec import Json
 from perdure.commit.plan import Plan, Receipt
 from perdure.effects.promises import ProcessScope, unsigned_key
 from perdure.ids import EffectId, PromiseId, Tenant
 from perdure.models.scripted import ScriptedModel, call, say
-from perdure.processes.record import Signals
+from perdure.processes.record import PendingSignals
 from perdure.runtime.clock import SystemClock
+from perdure.runtime.internals import core_of, ref_of
 from perdure.runtime.worker.waits import Waits
 from perdure.store.memory.store import MemoryStore
 from perdure.store.protocol import Store
@@ -33,7 +34,7 @@ SURE: Json = {"id": "sure", "question": "Are you sure?", "kind": "choice", "opti
 
 
 class AnsweredWhileParking:
-    """A store in which somebody answers exactly between the owner's last look and its parking.
+    """A store that receives a resolution exactly between the owner's last poll and its parking.
 
     It keeps what the owner is told, and how its stream stands right after that: later nobody could tell an owner that
     goes on from one that gave up and was woken.
@@ -74,14 +75,14 @@ def completion_key() -> tuple[ToolSource, Answer]:
         keys.append((await ctx.completion_key()).text)
         return ctx.pending()
 
-    return wait, lambda session: session.runtime.resolve(keys[0], "yes")
+    return wait, lambda session: ref_of(session).runtime.resolve(keys[0], "yes")
 
 
 def event() -> tuple[ToolSource, Answer]:
     @tool(effect="resumable")
     async def wait(ctx: ToolContext) -> object:
         """Wait."""
-        return await ctx.event("answer")
+        return await ctx.wait_for_event("answer")
 
     return wait, lambda session: session.resolve("answer", "yes")
 
@@ -95,7 +96,7 @@ def client_call() -> tuple[ToolSource, Answer]:
     async def post(session: Session) -> None:
         await session.post_result(await only_pending(session), "yes")
 
-    return client_tool("wait", "Wait.", {"type": "object"}, result={"type": "string"}), post
+    return client_tool("wait", "Wait.", {"type": "object"}, result_type={"type": "string"}), post
 
 
 def question() -> tuple[ToolSource, Answer]:
@@ -106,20 +107,20 @@ def question() -> tuple[ToolSource, Answer]:
 
 
 def approval() -> tuple[ToolSource, Answer]:
-    @tool(approve=True)
+    @tool(needs_approval=True)
     async def wait() -> str:
         """Wait."""
         return "yes"
 
     async def approve(session: Session) -> None:
-        [asked] = await session.runtime.approvals.list()
-        await session.runtime.approvals.approve(asked.id, by="ann")
+        [asked] = await ref_of(session).runtime.approvals.list()
+        await ref_of(session).runtime.approvals.approve(asked.id, by="ann")
 
     return wait, approve
 
 
 class AnsweredWhileLooking:
-    """A store in which somebody answers exactly between an owner's first look and its waiting: what it is told is old.
+    """A store that receives a resolution between an owner's first poll and its wait: the reply to the poll is stale.
 
     Nobody else looks later: the owner is told of the answer while it looks, and never again.
     """
@@ -135,23 +136,23 @@ class AnsweredWhileLooking:
 
     async def peek(self, promise: PromiseId) -> PromiseState | None:
         known = await self._store.peek(promise)
-        waits = sys._getframe(1).f_code.co_name == "_known"  # pyright: ignore[reportPrivateUsage] - whoever waits
+        waits = sys._getframe(1).f_code.co_name == "_known"  # pyright: ignore[reportPrivateUsage] - the waiters
         if waits and self._answer is not None and known is None:
             answer, self._answer = self._answer, None
             await answer()
         return known
 
 
-async def test_an_answer_between_the_first_look_and_waiting_is_not_left_until_parking(new_store: NewStore) -> None:
+async def test_resolution_between_first_poll_and_wait_resumes_the_turn(new_store: NewStore) -> None:
     source, answer = event()
     runtimes: list[Runtime] = []
-    store = AnsweredWhileLooking(new_store(), lambda: answer(runtimes[0].existing("s")))
+    store = AnsweredWhileLooking(new_store(), lambda: answer(runtimes[0].get_session("s")))
     agent = Agent("a", model=ScriptedModel(call("wait"), say("ok")), tools=[source])
-    async with Runtime(cast(Store, store), agents=[agent], tuning=Tuning(patience_s=600)) as rt:
+    async with Runtime(cast(Store, store), agents=[agent], options=RuntimeOptions(idle_timeout_s=600)) as rt:
         runtimes.append(rt)
         session = await rt.session("s", agent="a")
         assert (await (await session.send("go")).result(20)).status == "finished"
-        assert outputs(await session.history()) == ["yes"]
+        assert outputs(await session.messages()) == ["yes"]
 
 
 @pytest.mark.parametrize("kind", [completion_key, event, client_call, question, approval])
@@ -161,19 +162,19 @@ async def test_an_answer_between_looking_and_parking_is_not_lost(
     source, answer = kind()
     asked = call("ask_user", questions=[SURE]) if source is ask_user else call("wait")
     async with Runtime(new_store(), worker=False) as outside:  # nothing in the owner's memory tells it of the answer
-        store = AnsweredWhileParking(new_store(), lambda: answer(outside.existing("s")))
+        store = AnsweredWhileParking(new_store(), lambda: answer(outside.get_session("s")))
         agent = Agent("a", model=ScriptedModel(asked, say("ok")), tools=[source])
-        async with Runtime(cast(Store, store), agents=[agent], tuning=HURRIED) as rt:
+        async with Runtime(cast(Store, store), agents=[agent], options=HURRIED) as rt:
             session = await rt.session("s", agent="a")
             assert (await (await session.send("go")).result(20)).status == "finished"
-            [output] = outputs(await session.history())
-            fences = {info.fence for info in await rt.sessions()}
+            [output] = outputs(await session.messages())
+            fences = {info.fence for info in await rt.list_sessions()}
     assert output == "yes" or output["answers"]["sure"]["value"] == "yes"
     [(receipt, after, in_inbox)] = store.parkings
     assert [type(resolution) for _, resolution in receipt.resolved] == [Ok]
     assert after is not None
     assert (after.active, after.parked, after.owner is None, in_inbox) == (True, False, False, 0)
-    assert fences == {after.fence}, "it was given up and taken again"
+    assert fences == {after.fence}, "the stream was released and claimed again"
 
 
 class SignalledBeforeTheWaitIsDurable:
@@ -206,34 +207,34 @@ class SignalledBeforeTheWaitIsDurable:
             return receipt
 
 
-async def test_a_signal_that_is_learned_before_parking_is_not_lost_with_its_wake(new_store: NewStore) -> None:
+async def test_signal_recorded_before_parking_is_not_lost(new_store: NewStore) -> None:
     runtimes: list[Runtime] = []
 
     @process
     async def hears(ctx: ProcessContext) -> object:
         try:
-            return await ctx.signal("say")
+            return await ctx.wait_for_signal("say")
         finally:  # it is put aside: meanwhile its worker looks at the inbox, and uses up the wake that it finds
-            runtimes[0].stir((runtimes[0].processes.handle("p").stream,))
+            core_of(runtimes[0]).notify_streams((runtimes[0].processes.handle("p").stream,))
             await asyncio.sleep(0.05)
 
     async with Runtime(new_store(), worker=False) as outside:
         signal = outside.processes.handle("p").signal
         store = SignalledBeforeTheWaitIsDurable(new_store(), lambda: signal("say", "yes", id="1"))
-        async with Runtime(cast(Store, store), processes=[hears], tuning=HURRIED) as rt:
+        async with Runtime(cast(Store, store), processes=[hears], options=HURRIED) as rt:
             runtimes.append(rt)
             started = await rt.start(hears, id="p")
             assert await started.result(10) == "yes"
     assert "process_event" in store.missed
 
 
-async def test_whoever_was_answered_and_does_not_know_it_yet_is_not_parked() -> None:
-    owner, signals = EffectId("p"), Signals()
+async def test_wait_with_a_pending_signal_is_not_parked() -> None:
+    owner, signals = EffectId("p"), PendingSignals()
     waits = Waits(MemoryStore(SystemClock()), SystemClock(), lambda: None, signals)
     scope = ProcessScope(Tenant("default"), "p").id
     key = unsigned_key(scope, ProcessSignal(process_id="p", name="say", ordinal=1))
     waiter = asyncio.create_task(waits.until(owner, key, None))
-    while not waits.waiting(owner):  # noqa: ASYNC110 - nobody tells
+    while not waits.waiting(owner):  # noqa: ASYNC110 - no notification
         await asyncio.sleep(0)
     signals.fold(ProcessEvent(event="signal.say", payload="yes", replay="1"))
     waits.hand_out()

@@ -9,37 +9,27 @@ from typing import cast
 
 import pytest
 
-from perdure import (
-    Agent,
-    ChildCall,
-    Code,
-    Error,
-    OutcomeUnknown,
-    Runtime,
-    Session,
-    ToolContext,
-    ToolHints,
-    Tuning,
-    tool,
-)
+from perdure import Agent, Code, Error, OutcomeUnknown, Runtime, RuntimeOptions, Session, ToolContext, ToolHints, tool
 from perdure.codec import Json
 from perdure.commit.plan import Entry
+from perdure.compat.seeds import SeedToolContext
 from perdure.effects.promises import unsigned_key
 from perdure.ids import CallId, PromiseId
 from perdure.models.scripted import ScriptedModel, call, calls, say
 from perdure.observe.pending import PendingDecision
 from perdure.observe.verify import verify
 from perdure.runtime.clock import SystemClock
+from perdure.runtime.internals import core_of, ref_of
 from perdure.runtime.sessions.approvals import Outcome
 from perdure.session.fold import CODE
 from perdure.tools.decorator import AnyTool, ToolOptions
 from perdure.tools.prepare import ToolPrepareContext
 from perdure.vocab.approvals import consent_to
-from perdure.vocab.messages import Message, ToolCall, ToolResult
-from perdure.vocab.records import EffectStarted, GrantMade
-from tests.scenarios.conftest import Desk, until
+from perdure.vocab.messages import Message, ToolCall, ToolResultPart
+from perdure.vocab.records import ApprovalGranted, EffectStarted
+from tests.scenarios.conftest import App, until
 
-HURRIED = Tuning(patience_s=0.0)
+HURRIED = RuntimeOptions(idle_timeout_s=0.0)
 DAY_MS = 24 * 3_600_000
 
 
@@ -48,12 +38,12 @@ def refunds(paid: list[int], **options: object) -> AnyTool:
         paid.append(cents)
         return f"refunded {cents}"
 
-    given: ToolOptions = {"approve": True, **options}  # type: ignore[typeddict-item]
+    given: ToolOptions = {"needs_approval": True, **options}  # type: ignore[typeddict-item]
     return tool(**given)(refund)
 
 
 def outputs(history: tuple[Message, ...]) -> list[Json]:
-    return [part.output for message in history for part in message.parts if isinstance(part, ToolResult)]
+    return [part.output for message in history for part in message.parts if isinstance(part, ToolResultPart)]
 
 
 async def asked(rt: Runtime, count: int = 1) -> tuple[PendingDecision, ...]:
@@ -66,17 +56,22 @@ async def asked(rt: Runtime, count: int = 1) -> tuple[PendingDecision, ...]:
 
 async def parked(rt: Runtime, session: Session) -> None:
     async def is_parked() -> bool:
-        info = await rt.store.stream(session.stream)
-        return info is not None and info.parked and info.owner is None and not rt.has_in_hand(session.stream)
+        info = await core_of(rt).store.stream(ref_of(session).stream)
+        return (
+            info is not None
+            and info.parked
+            and info.owner is None
+            and not core_of(rt).has_in_hand(ref_of(session).stream)
+        )
 
     await until(is_parked)
 
 
 async def contradictions(session: Session) -> tuple[str, ...]:
-    store = session.runtime.store
-    info = await store.stream(session.stream)
+    store = ref_of(session).runtime.store
+    info = await store.stream(ref_of(session).stream)
     assert info is not None
-    return verify(info, await session.rows(), await store.load(session.stream, code=CODE)).problems
+    return verify(info, await session.journal(), await store.load(ref_of(session).stream, code=CODE)).problems
 
 
 async def code_of(work: Callable[[], object]) -> Code:
@@ -88,16 +83,16 @@ async def code_of(work: Callable[[], object]) -> Code:
 # --- asking and deciding
 
 
-@pytest.mark.parametrize("patience_s", [0.0, 30.0], ids=["parked", "in memory"])
-async def test_a_call_runs_once_it_is_approved_and_not_before(desk: Desk, patience_s: float) -> None:
+@pytest.mark.parametrize("idle_timeout_s", [0.0, 30.0], ids=["parked", "in memory"])
+async def test_a_call_runs_once_it_is_approved_and_not_before(app: App, idle_timeout_s: float) -> None:
     paid: list[int] = []
     model = ScriptedModel(call("refund", cents=700), say("done"))
-    rt = await desk.open(model, refunds(paid), tuning=Tuning(patience_s=patience_s))
+    rt = await app.open(model, refunds(paid), tuning=RuntimeOptions(idle_timeout_s=idle_timeout_s))
     session = await rt.session("s", agent="a")
-    before = rt.clock.wall_ms()
+    before = core_of(rt).clock.wall_ms()
     sent = await session.send("refund it")
     (question,) = await asked(rt)
-    if not patience_s:
+    if not idle_timeout_s:
         await parked(rt, session)
     assert paid == []
     assert (question.kind, question.tool, question.args, question.session) == (
@@ -116,7 +111,7 @@ async def test_a_call_runs_once_it_is_approved_and_not_before(desk: Desk, patien
     decision = await rt.approvals.approve(question.id, by="ana", reason="is fine")
     assert (await sent.result(20)).text.startswith("done")
     assert paid == [700]
-    assert outputs(await session.history()) == ["refunded 700"]
+    assert outputs(await session.messages()) == ["refunded 700"]
     told = await rt.approvals.get(question.id)
     assert (told.status, told.decision) == ("approved", decision)
     assert told.used_at is not None
@@ -124,9 +119,9 @@ async def test_a_call_runs_once_it_is_approved_and_not_before(desk: Desk, patien
     assert await contradictions(session) == ()
 
 
-async def test_a_denied_call_does_not_run_and_the_model_is_told_why(desk: Desk) -> None:
+async def test_a_denied_call_does_not_run_and_the_model_is_told_why(app: App) -> None:
     paid: list[int] = []
-    rt = await desk.open(ScriptedModel(call("refund", cents=700), say("I see")), refunds(paid), tuning=HURRIED)
+    rt = await app.open(ScriptedModel(call("refund", cents=700), say("I see")), refunds(paid), tuning=HURRIED)
     session = await rt.session("s", agent="a")
     sent = await session.send("refund it")
     (question,) = await asked(rt)
@@ -134,34 +129,36 @@ async def test_a_denied_call_does_not_run_and_the_model_is_told_why(desk: Desk) 
     assert (await sent.result(20)).text.startswith("I see")
     assert paid == []
     expected = {"error": "ana did not approve this call: order 7 was used. It was not run.", "code": "approval_denied"}
-    assert outputs(await session.history()) == [expected]
+    assert outputs(await session.messages()) == [expected]
     assert await contradictions(session) == ()
 
 
-async def test_an_edited_call_runs_with_the_new_arguments_and_the_model_is_told(desk: Desk) -> None:
+async def test_edited_call_reports_its_new_arguments_to_the_model(app: App) -> None:
     paid: list[int] = []
-    rt = await desk.open(ScriptedModel(call("refund", cents=700), say("done")), refunds(paid), tuning=HURRIED)
+    rt = await app.open(ScriptedModel(call("refund", cents=700), say("done")), refunds(paid), tuning=HURRIED)
     session = await rt.session("s", agent="a")
     sent = await session.send("refund it")
     (question,) = await asked(rt)
-    assert await code_of(lambda: rt.approvals.approve(question.id, by="ana", edit={"cents": "all"})) is (
+    assert await code_of(lambda: rt.approvals.approve(question.id, by="ana", args={"cents": "all"})) is (
         Code.INVALID_ARGUMENT
     )
-    assert await code_of(lambda: rt.approvals.approve(question.id, by="ana", edit={})) is Code.INVALID_ARGUMENT
-    await rt.approvals.approve(question.id, by="ana", edit={"cents": 400})
+    assert await code_of(lambda: rt.approvals.approve(question.id, by="ana", args={})) is Code.INVALID_ARGUMENT
+    await rt.approvals.approve(question.id, by="ana", args={"cents": 400})
     assert (await sent.result(20)).text.startswith("done")
     assert paid == [400]
-    (told,) = outputs(await session.history())
+    (told,) = outputs(await session.messages())
     assert isinstance(told, dict)
     assert (told["arguments"], told["result"]) == ({"cents": 400}, "refunded 400")
-    starts = [r.record for r in await session.rows() if isinstance(r.record, EffectStarted) and r.record.id == "c1.0.1"]
+    starts = [
+        r.record for r in await session.journal() if isinstance(r.record, EffectStarted) and r.record.id == "c1.0.1"
+    ]
     assert [getattr(getattr(start.command, "call", None), "args", None) for start in starts] == [{"cents": 400}]
     assert await contradictions(session) == ()
 
 
-async def test_the_second_decision_is_told_of_the_first(desk: Desk) -> None:
+async def test_the_second_decision_is_told_of_the_first(app: App) -> None:
     paid: list[int] = []
-    rt = await desk.open(ScriptedModel(call("refund", cents=7), say("done")), refunds(paid))
+    rt = await app.open(ScriptedModel(call("refund", cents=7), say("done")), refunds(paid))
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     (question,) = await asked(rt)
@@ -173,7 +170,7 @@ async def test_the_second_decision_is_told_of_the_first(desk: Desk) -> None:
     assert paid == []
 
 
-async def test_a_batch_is_decided_in_part(desk: Desk) -> None:
+async def test_a_batch_is_decided_in_part(app: App) -> None:
     paid: list[int] = []
     model = ScriptedModel(
         calls(call("refund", cents=1), call("refund", cents=2), call("refund", cents=3), call("look")), say("done")
@@ -183,7 +180,7 @@ async def test_a_batch_is_decided_in_part(desk: Desk) -> None:
     def look() -> str:
         return "seen"
 
-    rt = await desk.open(model, refunds(paid), look, tuning=HURRIED)
+    rt = await app.open(model, refunds(paid), look, tuning=HURRIED)
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     by_cents = {str(question.args): question for question in await asked(rt, 3)}
@@ -199,22 +196,22 @@ async def test_a_batch_is_decided_in_part(desk: Desk) -> None:
     await rt.approvals.approve(by_cents["{'cents': 3}"].id, by="bob")
     await sent.result(20)
     assert paid == [2, 3]
-    told = outputs(await session.history())
+    told = outputs(await session.messages())
     assert (told[1:], isinstance(told[0], dict)) == (["refunded 2", "refunded 3", "seen"], True)
 
 
-async def test_a_decision_needs_a_name(desk: Desk) -> None:
-    rt = await desk.open(ScriptedModel())
+async def test_a_decision_needs_a_name(app: App) -> None:
+    rt = await app.open(ScriptedModel())
     assert await code_of(lambda: rt.approvals.approve("apr_1", by=" ")) is Code.INVALID_ARGUMENT
     assert await code_of(lambda: rt.approvals.approve("apr_1", by="ana")) is Code.APPROVAL_UNKNOWN
     assert await code_of(lambda: rt.approvals.get("")) is Code.APPROVAL_UNKNOWN
 
 
-# --- who is asked
+# --- predicates
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
-async def test_a_predicate_sees_the_checked_arguments_and_says_who_is_asked(desk: Desk, kind: str) -> None:
+async def test_approval_predicate_receives_validated_arguments(app: App, kind: str) -> None:
     paid: list[int] = []
 
     def large(a: SimpleNamespace) -> bool:
@@ -225,7 +222,7 @@ async def test_a_predicate_sees_the_checked_arguments_and_says_who_is_asked(desk
         return a.cents > 500 and ctx.session_id == "s"
 
     model = ScriptedModel(call("refund", cents=400), call("refund", cents="600"), say("done"))
-    rt = await desk.open(model, refunds(paid, approve=large if kind == "sync" else large_async))
+    rt = await app.open(model, refunds(paid, needs_approval=large if kind == "sync" else large_async))
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     (question,) = await asked(rt)
@@ -247,9 +244,9 @@ def _says_no(_: object) -> str:
 
 
 @pytest.mark.parametrize("predicate", [_raises, _says_nothing, _says_no])
-async def test_a_predicate_that_cannot_tell_asks(desk: Desk, predicate: Callable[[object], object]) -> None:
+async def test_a_predicate_that_cannot_tell_asks(app: App, predicate: Callable[[object], object]) -> None:
     paid: list[int] = []
-    rt = await desk.open(ScriptedModel(call("refund", cents=1), say("ok")), refunds(paid, approve=predicate))
+    rt = await app.open(ScriptedModel(call("refund", cents=1), say("ok")), refunds(paid, needs_approval=predicate))
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     (question,) = await asked(rt)
@@ -269,7 +266,7 @@ async def test_a_predicate_that_cannot_tell_asks(desk: Desk, predicate: Callable
     ],
 )
 def test_the_policy_of_hints(hints: ToolHints, asks: bool) -> None:
-    made = refunds([], approve="policy", hints=hints)
+    made = refunds([], needs_approval="policy", hints=hints)
     assert made.contract.definition.policy == ("requires_approval" if asks else "auto")
 
 
@@ -292,17 +289,20 @@ def test_other_arguments_are_another_question() -> None:
 # --- what does not approve
 
 
-async def test_silence_never_approves(desk: Desk) -> None:
+async def test_silence_never_approves(app: App) -> None:
     paid: list[int] = []
     model = ScriptedModel(call("refund", cents=1), say("ok"))
-    rt = await desk.open(model, refunds(paid, approval_timeout="300ms"), tuning=HURRIED)
+    rt = await app.open(model, refunds(paid, approval_timeout="300ms"), tuning=HURRIED)
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     (question,) = await asked(rt)
     await sent.result(20)
     assert paid == []
-    expected = {"error": "Nobody approved this call in time. It was not run.", "code": "approval_expired"}
-    assert outputs(await session.history()) == [expected]
+    expected = {
+        "error": "The approval request expired without a decision. The call was not run.",
+        "code": "approval_expired",
+    }
+    assert outputs(await session.messages()) == [expected]
     assert (await rt.approvals.get(question.id)).status == "expired"
     assert await code_of(lambda: rt.approvals.approve(question.id, by="ana")) is Code.APPROVAL_STALE
 
@@ -316,37 +316,37 @@ class AheadClock(SystemClock):
         return super().wall_ms() + self.ahead_ms
 
 
-async def test_an_approval_that_was_given_in_time_and_has_expired_since_allows_nothing(desk: Desk) -> None:
-    if desk.new_store.__name__ != "<lambda>" or "Postgres" in type(desk.new_store()).__name__:
+async def test_approval_expired_before_the_start_allows_nothing(app: App) -> None:
+    if app.new_store.__name__ != "<lambda>" or "Postgres" in type(app.new_store()).__name__:
         pytest.skip("the server's clock is not ours to move")
     paid: list[int] = []
     tools = refunds(paid, approval_timeout="1h")
-    rt = await desk.open(ScriptedModel(call("refund", cents=1), say("ok")), tools, tuning=HURRIED)
+    rt = await app.open(ScriptedModel(call("refund", cents=1), say("ok")), tools, tuning=HURRIED)
     session = await rt.session("s", agent="a")
     await session.send("go")
     (question,) = await asked(rt)
     await parked(rt, session)
-    await rt.worker.drain(1, retiring=False)  # type: ignore[union-attr]
-    await rt.approvals.approve(question.id, by="ana")  # nobody is there to act on it
+    await core_of(rt).worker.drain(1, retiring=False)  # type: ignore[union-attr]
+    await rt.approvals.approve(question.id, by="ana")  # no worker is there to act on it
     clock = AheadClock()
     clock.ahead_ms = 2 * 3_600_000
-    store = desk.new_store()
+    store = app.new_store()
     store._clock = clock  # type: ignore[attr-defined]
-    desk.new_store = lambda: store
-    later = await desk.open(ScriptedModel(say("ok")), tools, tuning=Tuning(clock=clock, patience_s=0.0))
+    app.new_store = lambda: store
+    later = await app.open(ScriptedModel(say("ok")), tools, tuning=RuntimeOptions(clock=clock, idle_timeout_s=0.0))
 
     async def over() -> bool:
-        return (await later.existing("s").why()).status == "idle"
+        return (await later.get_session("s").why()).status == "idle"
 
     await until(over)
     assert paid == []
     message = "ana approved this call, but the approval had expired before it began. It was not run."
-    assert outputs(await later.existing("s").history()) == [{"error": message, "code": "approval_expired"}]
+    assert outputs(await later.get_session("s").messages()) == [{"error": message, "code": "approval_expired"}]
 
 
-async def test_a_cancelled_turn_takes_its_questions_back(desk: Desk) -> None:
+async def test_a_cancelled_turn_takes_its_questions_back(app: App) -> None:
     paid: list[int] = []
-    rt = await desk.open(ScriptedModel(call("refund", cents=1), say("ok")), refunds(paid), tuning=HURRIED)
+    rt = await app.open(ScriptedModel(call("refund", cents=1), say("ok")), refunds(paid), tuning=HURRIED)
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     (question,) = await asked(rt)
@@ -359,11 +359,11 @@ async def test_a_cancelled_turn_takes_its_questions_back(desk: Desk) -> None:
     assert await contradictions(session) == ()
 
 
-async def test_a_decision_that_races_a_cancel_never_releases_the_call_after_it(desk: Desk) -> None:
+async def test_a_decision_that_races_a_cancel_never_releases_the_call_after_it(app: App) -> None:
     for round in range(6):
         paid: list[int] = []
         agent = Agent("a", model=ScriptedModel(call("refund", cents=1), say("ok")), tools=[refunds(paid)])
-        async with Runtime(desk.new_store(), agents=[agent], tuning=HURRIED) as rt:
+        async with Runtime(app.new_store(), agents=[agent], options=HURRIED) as rt:
             session = await rt.session(f"s{round}", agent="a")
             sent = await session.send("go")
             (question,) = await asked(rt)
@@ -384,9 +384,9 @@ async def test_a_decision_that_races_a_cancel_never_releases_the_call_after_it(d
             assert await contradictions(session) == ()
 
 
-async def test_deleting_a_session_revokes_what_it_asked(desk: Desk) -> None:
+async def test_deleting_a_session_revokes_what_it_asked(app: App) -> None:
     paid: list[int] = []
-    rt = await desk.open(ScriptedModel(call("refund", cents=1), say("ok")), refunds(paid), tuning=HURRIED)
+    rt = await app.open(ScriptedModel(call("refund", cents=1), say("ok")), refunds(paid), tuning=HURRIED)
     session = await rt.session("s", agent="a")
     await session.send("go")
     (question,) = await asked(rt)
@@ -396,14 +396,14 @@ async def test_deleting_a_session_revokes_what_it_asked(desk: Desk) -> None:
     assert paid == []
 
 
-async def test_what_was_decided_is_still_so_when_it_was_redacted(desk: Desk) -> None:
-    rt = await desk.open(ScriptedModel(call("refund", cents=5), say("done")), refunds([]))
+async def test_approval_keeps_its_status_after_redaction(app: App) -> None:
+    rt = await app.open(ScriptedModel(call("refund", cents=5), say("done")), refunds([]))
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     (question,) = await asked(rt)
     await rt.approvals.approve(question.id, by="ana")
     await sent.result(10)
-    for row in await session.rows():
+    for row in await session.journal():
         if row.kind in ("effect_started", "effect_settled"):
             await session.redact(row.seq)
     found = await rt.approvals.get(question.id)
@@ -411,72 +411,72 @@ async def test_what_was_decided_is_still_so_when_it_was_redacted(desk: Desk) -> 
     assert found.used_at is not None
 
 
-async def test_another_tenant_sees_nothing(desk: Desk) -> None:
-    rt = await desk.open(ScriptedModel(call("refund", cents=1), say("ok")), refunds([]), tuning=HURRIED)
+async def test_another_tenant_sees_nothing(app: App) -> None:
+    rt = await app.open(ScriptedModel(call("refund", cents=1), say("ok")), refunds([]), tuning=HURRIED)
     session = await rt.session("s", agent="a")
     await session.send("go")
     (question,) = await asked(rt)
-    async with Runtime(desk.new_store(), worker=False, tenant="other") as other:
+    async with Runtime(app.new_store(), worker=False, tenant="other") as other:
         assert await other.approvals.list() == ()
         assert await code_of(lambda: other.approvals.approve(question.id, by="eve")) is Code.APPROVAL_UNKNOWN
 
 
-async def test_a_tool_that_needs_leave_is_not_run_where_nobody_can_wait_for_it(desk: Desk) -> None:
+async def test_batched_child_call_without_approval_is_refused(app: App) -> None:
     paid: list[int] = []
 
     @tool(effect="pure")
     async def sneaky(ctx: ToolContext) -> Json:
-        (answer,) = await ctx.dispatch.batch([ChildCall("refund", {"cents": 1})])
+        (answer,) = await ctx.tools.batch([("refund", {"cents": 1})])
         return answer.error_code
 
-    rt = await desk.open(ScriptedModel(call("sneaky"), say("ok")), sneaky, refunds(paid, effect="pure"))
+    rt = await app.open(ScriptedModel(call("sneaky"), say("ok")), sneaky, refunds(paid, effect="pure"))
     session = await rt.session("s", agent="a")
     await session.ask("go")
-    assert (paid, outputs(await session.history())) == ([], ["approval_required"])
+    assert (paid, outputs(await session.messages())) == ([], ["approval_required"])
 
 
 # --- outages
 
 
-async def test_a_decision_while_no_worker_is_there_counts_and_the_expiry_is_the_first_one(desk: Desk) -> None:
+async def test_approval_without_worker_counts_and_keeps_its_first_expiry(app: App) -> None:
     paid: list[int] = []
     tools = refunds(paid)
     agent = Agent("a", model=ScriptedModel(call("refund", cents=1), say("ok")), tools=[tools])
-    async with Runtime(desk.new_store(), agents=[agent], tuning=HURRIED) as rt:
+    async with Runtime(app.new_store(), agents=[agent], options=HURRIED) as rt:
         session = await rt.session("s", agent="a")
         await session.send("go")
         (before,) = await asked(rt)
         await parked(rt, session)
-    async with Runtime(desk.new_store(), worker=False) as rt:
+    async with Runtime(app.new_store(), worker=False) as rt:
         assert await rt.approvals.list() == (before,)
         await rt.approvals.approve(before.id, by="ana")
         assert paid == []
-    rt = await desk.open(ScriptedModel(call("refund", cents=1), say("ok")), tools, tuning=HURRIED)
+    rt = await app.open(ScriptedModel(call("refund", cents=1), say("ok")), tools, tuning=HURRIED)
 
     async def over() -> bool:
-        return (await rt.existing("s").why()).status == "idle"
+        return (await rt.get_session("s").why()).status == "idle"
 
     await until(over)
     assert paid == [1]
 
 
-async def test_another_worker_asks_nobody_twice(desk: Desk) -> None:
+async def test_takeover_does_not_repeat_an_approval_request(app: App) -> None:
     paid: list[int] = []
     tools = refunds(paid)
     agent = Agent("a", model=ScriptedModel(call("refund", cents=1), say("ok")), tools=[tools])
-    async with Runtime(desk.new_store(), agents=[agent]) as rt:  # in memory: it is handed over, not parked
+    async with Runtime(app.new_store(), agents=[agent]) as rt:  # in memory: it is handed over, not parked
         session = await rt.session("s", agent="a")
         await session.send("go")
         (before,) = await asked(rt)
-    later = await desk.open(ScriptedModel(say("ok")), tools, tuning=HURRIED)
-    await parked(later, later.existing("s"))
+    later = await app.open(ScriptedModel(say("ok")), tools, tuning=HURRIED)
+    await parked(later, later.get_session("s"))
     assert await later.approvals.list() == (before,)
 
 
 # --- doubts that people settle
 
 
-async def doubtful(desk: Desk, told: list[str]) -> tuple[Runtime, Session, AnyTool]:
+async def doubtful(app: App, told: list[str]) -> tuple[Runtime, Session, AnyTool]:
     """A session with a call in doubt, whose worker has ended."""
 
     @tool(in_doubt="ask")
@@ -487,17 +487,17 @@ async def doubtful(desk: Desk, told: list[str]) -> tuple[Runtime, Session, AnyTo
         return "wired"
 
     agent = Agent("a", model=ScriptedModel(call("wire", cents=1), say("ok")), tools=[wire])
-    async with Runtime(desk.new_store(), agents=[agent], tuning=HURRIED) as rt:
+    async with Runtime(app.new_store(), agents=[agent], options=HURRIED) as rt:
         session = await rt.session("s", agent="a")
         await session.send("go")
         (question,) = await asked(rt)
         assert question.kind == "doubt"
         with pytest.raises(Error) as caught:
             await rt.approvals.settle(question.id, "did_not_happen", by="ana")
-        assert caught.value.code is Code.DOUBT_STILL_RUNNING
+        assert caught.value.code is Code.ORIGINAL_CALL_MAY_STILL_RUN
         assert await code_of(lambda: rt.approvals.approve(question.id, by="ana")) is Code.INVALID_ARGUMENT
-    rt = await desk.open(ScriptedModel(call("wire", cents=1), say("ok")), wire, tuning=HURRIED)
-    return rt, rt.existing("s"), wire
+    rt = await app.open(ScriptedModel(call("wire", cents=1), say("ok")), wire, tuning=HURRIED)
+    return rt, rt.get_session("s"), wire
 
 
 async def idle(session: Session) -> None:
@@ -508,14 +508,14 @@ async def idle(session: Session) -> None:
 
 
 @pytest.mark.parametrize(("outcome", "result"), [("happened", {"receipt": 9}), ("unknown", None)])
-async def test_a_person_says_what_became_of_a_call(desk: Desk, outcome: Outcome, result: Json) -> None:
+async def test_a_person_says_what_became_of_a_call(app: App, outcome: Outcome, result: Json) -> None:
     told: list[str] = []
-    rt, session, _ = await doubtful(desk, told)
+    rt, session, _ = await doubtful(app, told)
     (question,) = await asked(rt)
     await rt.approvals.settle(question.id, outcome, by="ana", value=result)
     await idle(session)
     assert len(told) == 1
-    (output,) = outputs(await session.history())
+    (output,) = outputs(await session.messages())
     assert output == result if result else isinstance(output, dict) and output["code"] == "outcome_unknown"
     assert await contradictions(session) == ()
 
@@ -523,10 +523,10 @@ async def test_a_person_says_what_became_of_a_call(desk: Desk, outcome: Outcome,
 # --- grants
 
 
-async def test_an_approval_for_the_session_covers_later_calls_until_it_is_revoked(desk: Desk) -> None:
+async def test_an_approval_for_the_session_covers_later_calls_until_it_is_revoked(app: App) -> None:
     paid: list[int] = []
     model = ScriptedModel(call("refund", cents=1), call("refund", cents=2), say("one"))
-    rt = await desk.open(model, refunds(paid), tuning=HURRIED)
+    rt = await app.open(model, refunds(paid), tuning=HURRIED)
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     (question,) = await asked(rt)
@@ -535,9 +535,11 @@ async def test_an_approval_for_the_session_covers_later_calls_until_it_is_revoke
     assert paid == [1, 2]
     (grant,) = await session.grants()
     assert (grant.tool, grant.by) == ("refund", "ana")
-    uses = [r.record for r in await session.rows() if isinstance(r.record, EffectStarted) and "approval" in r.record.id]
+    uses = [
+        r.record for r in await session.journal() if isinstance(r.record, EffectStarted) and "approval" in r.record.id
+    ]
     assert len(uses) == 2
-    await session.revoke(grant.grant, by="bob")
+    await session.revoke_grant(grant.grant, by="bob")
     assert await session.grants() == ()
     sent = await session.send("again")
     for _ in range(2):
@@ -549,15 +551,15 @@ async def test_an_approval_for_the_session_covers_later_calls_until_it_is_revoke
     assert await contradictions(session) == ()
 
 
-async def test_watching_tells_each_question_once_wherever_it_is_asked(desk: Desk) -> None:
+async def test_watching_tells_each_question_once_wherever_it_is_asked(app: App) -> None:
     model = ScriptedModel.by_input({}, default=[call("refund", cents=1), say("ok")])
-    rt = await desk.open(model, refunds([]), tuning=HURRIED)
+    rt = await app.open(model, refunds([]), tuning=HURRIED)
     await (await rt.session("s1", agent="a")).send("go")
     await asked(rt)
     watching = rt.approvals.watch()
     first = await anext(watching)
     next_one = asyncio.ensure_future(anext(watching))
-    rt2 = await desk.open(ScriptedModel(call("refund", cents=2), say("ok")), refunds([]), tuning=HURRIED)
+    rt2 = await app.open(ScriptedModel(call("refund", cents=2), say("ok")), refunds([]), tuning=HURRIED)
     await (await rt2.session("s2", agent="a")).send("go")
     async with asyncio.timeout(20):
         second = await next_one
@@ -570,11 +572,11 @@ async def test_watching_tells_each_question_once_wherever_it_is_asked(desk: Desk
 
 # --- deploys in the middle of a turn, imports, revocations
 
-ABOVE_5: dict[str, object] = {"approve": lambda a: a.cents > 5}  # pyright: ignore[reportUnknownLambdaType, reportUnknownMemberType]
-NEVER: dict[str, object] = {"approve": lambda a: False}  # pyright: ignore[reportUnknownLambdaType]
-ALWAYS: dict[str, object] = {"approve": True}
-UNASKED: dict[str, object] = {"approve": False}
-BY_POLICY: dict[str, object] = {"approve": "policy", "hints": ToolHints(destructive=True)}
+ABOVE_5: dict[str, object] = {"needs_approval": lambda a: a.cents > 5}  # pyright: ignore[reportUnknownLambdaType, reportUnknownMemberType]
+NEVER: dict[str, object] = {"needs_approval": lambda a: False}  # pyright: ignore[reportUnknownLambdaType]
+ALWAYS: dict[str, object] = {"needs_approval": True}
+UNASKED: dict[str, object] = {"needs_approval": False}
+BY_POLICY: dict[str, object] = {"needs_approval": "policy", "hints": ToolHints(destructive=True)}
 
 
 @pytest.mark.parametrize(
@@ -592,23 +594,23 @@ BY_POLICY: dict[str, object] = {"approve": "policy", "hints": ToolHints(destruct
     ],
 )
 async def test_a_deploy_inside_a_turn_never_takes_a_question_away(
-    desk: Desk, before: dict[str, object], after: dict[str, object], asks: bool
+    app: App, before: dict[str, object], after: dict[str, object], asks: bool
 ) -> None:
     paid: list[int] = []
 
     @tool(effect="resumable")
     async def hold(ctx: ToolContext) -> str:
-        return str(await ctx.event("go"))
+        return str(await ctx.wait_for_event("go"))
 
     def agent(options: dict[str, object]) -> Agent:
         model = ScriptedModel.by_input({"x": [call("hold"), call("refund", cents=9000), say("done")]})
         return Agent("a", model=model, tools=[hold, refunds(paid, **options)])
 
-    async with Runtime(desk.new_store(), agents=[agent(before)], tuning=HURRIED) as rt:
+    async with Runtime(app.new_store(), agents=[agent(before)], options=HURRIED) as rt:
         session = await rt.session("s", agent="a")
         await session.send("x")
         await parked(rt, session)
-    async with Runtime(desk.new_store(), agents=[agent(after)], tuning=HURRIED) as rt:
+    async with Runtime(app.new_store(), agents=[agent(after)], options=HURRIED) as rt:
         session = await rt.session("s", agent="a")
         await session.resolve("go", 1)
         if asks:
@@ -623,11 +625,11 @@ async def test_a_deploy_inside_a_turn_never_takes_a_question_away(
             assert (await rt.approvals.list(), paid) == ((), [9000])
 
 
-async def granted(desk: Desk, paid: list[int], *, count: int = 1) -> tuple[Runtime, Session]:
+async def granted(app: App, paid: list[int], *, count: int = 1) -> tuple[Runtime, Session]:
     """A session with calls that were approved for the whole session."""
     first = calls(*(call("refund", cents=cents) for cents in range(1, count + 1)))
     model = ScriptedModel.by_input({"x": [first, say("one")], "y": [call("refund", cents=900), say("two")]})
-    rt = await desk.open(model, refunds(paid), tuning=HURRIED)
+    rt = await app.open(model, refunds(paid), tuning=HURRIED)
     session = await rt.session("s", agent="a")
     sent = await session.send("x")
     for question in await asked(rt, count):
@@ -636,9 +638,9 @@ async def granted(desk: Desk, paid: list[int], *, count: int = 1) -> tuple[Runti
     return rt, session
 
 
-async def test_an_imported_session_has_no_grants(desk: Desk) -> None:
+async def test_an_imported_session_has_no_grants(app: App) -> None:
     paid: list[int] = []
-    rt, session = await granted(desk, paid)
+    rt, session = await granted(app, paid)
     assert len(await session.grants()) == 1
     copy = await rt.import_session("copy", await session.export())
     assert await copy.grants() == ()
@@ -649,11 +651,11 @@ async def test_an_imported_session_has_no_grants(desk: Desk) -> None:
     assert await (await rt.import_session("again", await copy.export())).grants() == ()
 
 
-async def test_a_batch_that_is_approved_for_the_session_is_revoked_at_once(desk: Desk) -> None:
+async def test_a_batch_that_is_approved_for_the_session_is_revoked_at_once(app: App) -> None:
     paid: list[int] = []
-    rt, session = await granted(desk, paid, count=3)
+    rt, session = await granted(app, paid, count=3)
     (grant,) = await session.grants()
-    await session.revoke(grant.grant, by="bob")
+    await session.revoke_grant(grant.grant, by="bob")
     assert await session.grants() == ()
     await session.send("y")
     (question,) = await asked(rt)
@@ -661,12 +663,12 @@ async def test_a_batch_that_is_approved_for_the_session_is_revoked_at_once(desk:
     assert await contradictions(session) == ()
 
 
-async def test_a_grant_is_revoked_by_a_name_and_by_an_id_that_is_one(desk: Desk) -> None:
-    rt, session = await granted(desk, [])
+async def test_grant_is_revoked_by_an_unambiguous_id(app: App) -> None:
+    rt, session = await granted(app, [])
     (grant,) = await session.grants()
     for other in range(16):  # whatever the first one is called, two begin like it
-        made = GrantMade(grant=PromiseId(f"{other:x}" * 16), tool=f"t{other}", by="ana", at=1)
-        await rt.store.annotate(session.stream, Entry.of(made, at=1))
+        made = ApprovalGranted(grant=PromiseId(f"{other:x}" * 16), tool=f"t{other}", by="ana", at=1)
+        await core_of(rt).store.annotate(ref_of(session).stream, Entry.of(made, at=1))
     wrong: list[tuple[object, object, Code]] = [
         (grant.grant[0], "bob", Code.INVALID_ID),
         ("zz", "bob", Code.APPROVAL_UNKNOWN),
@@ -677,9 +679,9 @@ async def test_a_grant_is_revoked_by_a_name_and_by_an_id_that_is_one(desk: Desk)
         (grant.grant, None, Code.INVALID_ARGUMENT),
     ]
     for id, by, code in wrong:
-        assert await code_of(lambda id=id, by=by: session.revoke(cast("str", id), by=cast("str", by))) is code
+        assert await code_of(lambda id=id, by=by: session.revoke_grant(cast("str", id), by=cast("str", by))) is code
     assert len(await session.grants()) == 17
-    await session.revoke(grant.grant[:10], by="bob")
+    await session.revoke_grant(grant.grant[:10], by="bob")
     assert grant not in await session.grants()
 
 
@@ -687,11 +689,11 @@ WRONG: list[dict[str, object]] = [
     {"for_session": 1},
     {"for_session": "yes"},
     {"for_session": None},
-    {"edit": "cents"},
-    {"edit": []},
-    {"edit": ""},
-    {"edit": 0},
-    {"edit": {1: 2}},
+    {"args": "cents"},
+    {"args": []},
+    {"args": ""},
+    {"args": 0},
+    {"args": {1: 2}},
     {"by": 5},
     {"by": None},
     {"reason": 5},
@@ -701,15 +703,15 @@ WRONG: list[dict[str, object]] = [
 ]
 
 
-async def test_a_decision_of_the_wrong_type_decides_nothing(desk: Desk) -> None:
-    rt = await desk.open(ScriptedModel(call("refund", cents=1), say("ok")), refunds([]), tuning=HURRIED)
+async def test_a_decision_of_the_wrong_type_decides_nothing(app: App) -> None:
+    rt = await app.open(ScriptedModel(call("refund", cents=1), say("ok")), refunds([]), tuning=HURRIED)
     await (await rt.session("s", agent="a")).send("go")
     (question,) = await asked(rt)
     for options in WRONG:
         id = options.get("id", question.id)
         given: dict[str, object] = {"by": "ana", **{name: value for name, value in options.items() if name != "id"}}
         verbs: list[Callable[..., Awaitable[object]]] = [rt.approvals.approve]
-        verbs += [rt.approvals.deny] if not options.keys() & {"for_session", "edit"} else []
+        verbs += [rt.approvals.deny] if not options.keys() & {"for_session", "args"} else []
         for verb in verbs:
             assert await code_of(lambda verb=verb, id=id, given=given: verb(id, **given)) is Code.INVALID_ARGUMENT
     for page in ({"limit": "5"}, {"limit": 0}, {"limit": True}, {"after": "x"}, {"after": 5}):
@@ -718,11 +720,11 @@ async def test_a_decision_of_the_wrong_type_decides_nothing(desk: Desk) -> None:
     assert (await rt.approvals.get(question.id)).status == "waiting"
 
 
-async def test_an_interruption_takes_the_open_question_back(desk: Desk) -> None:
+async def test_an_interruption_takes_the_open_question_back(app: App) -> None:
     paid: list[int] = []
     model = ScriptedModel.by_input({"go": [call("refund", cents=1), say("ok")], "stop": [say("stopped")]})
     for patience in (0.0, 30.0):
-        rt = await desk.open(model, refunds(paid), tuning=Tuning(patience_s=patience))
+        rt = await app.open(model, refunds(paid), tuning=RuntimeOptions(idle_timeout_s=patience))
         session = await rt.session(f"s{patience}", agent="a")
         sent = await session.send("go")
         (question,) = await asked(rt)
@@ -732,15 +734,15 @@ async def test_an_interruption_takes_the_open_question_back(desk: Desk) -> None:
         assert (await sent.result(20)).reason == "cancelled"
         assert (await rt.approvals.get(question.id)).status == "withdrawn"
         assert (paid, await rt.approvals.list()) == ([], ())
-        [output] = outputs(await session.history())
+        [output] = outputs(await session.messages())
         assert output["code"] == "cancelled"
         assert await contradictions(session) == ()
         await rt.drain(5)
 
 
-async def test_what_was_decided_while_the_session_is_paused_waits_for_nobody_any_more(desk: Desk) -> None:
+async def test_approval_decided_during_a_pause_is_not_pending(app: App) -> None:
     paid: list[int] = []
-    rt = await desk.open(ScriptedModel(call("refund", cents=1), say("ok")), refunds(paid), tuning=HURRIED)
+    rt = await app.open(ScriptedModel(call("refund", cents=1), say("ok")), refunds(paid), tuning=HURRIED)
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     (question,) = await asked(rt)
@@ -751,24 +753,25 @@ async def test_what_was_decided_while_the_session_is_paused_waits_for_nobody_any
     assert await session.pending() == ()
     why = await session.why()
     assert why.status == "paused"
-    assert [item.what for item in why.waiting] == ["somebody to resume it", "approval of tool refund (answered)"]
+    assert [item.what for item in why.waiting] == ["an operator to resume it", "approval of tool refund (answered)"]
     assert paid == []
     await session.resume()
     assert (await sent.result(20)).status == "finished"
     assert paid == [1]
 
 
-async def test_a_registry_does_not_run_what_a_person_must_allow(desk: Desk) -> None:
+async def test_a_registry_does_not_run_what_a_person_must_allow(app: App) -> None:
     paid: list[int] = []
 
     @tool
     async def sneaky(ctx: ToolContext) -> Json:
         asked = ToolCall(id=CallId("x"), name="refund", args={"cents": 1})
-        return (await ctx.tool_registry.execute_with_context(asked, None, ctx)).error
+        registry = SeedToolContext(ctx).tool_registry
+        return (await registry.execute_with_context(asked, None, ctx)).error
 
-    rt = await desk.open(ScriptedModel(call("sneaky"), say("ok")), sneaky, refunds(paid))
+    rt = await app.open(ScriptedModel(call("sneaky"), say("ok")), sneaky, refunds(paid))
     session = await rt.session("s", agent="a")
     await session.ask("go")
-    [output] = outputs(await session.history())
-    assert output == "The tool refund needs a person's approval, and here nobody can be asked"
+    [output] = outputs(await session.messages())
+    assert output == "The tool refund needs approval, which a direct call cannot request"
     assert paid == []

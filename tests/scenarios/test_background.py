@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from perdure import Agent, Error, Runtime, Session, ToolContext, ToolError, ToolExecutionResult, ToolHints, ToolObject
+from perdure import Agent, BaseTool, Error, Runtime, Session, ToolContext, ToolError, ToolHints
 from perdure.codec import Json, decode
+from perdure.compat.seeds import with_services
 from perdure.ids import CallId, SessionId, TurnId
 from perdure.models.scripted import ScriptedModel, Step, call, calls, say
+from perdure.runtime.internals import core_of, ref_of
 from perdure.services.background import BackgroundEventSink, BackgroundOutcome, BackgroundProgress
 from perdure.services.tasks import (
     CreateSessionTask,
@@ -21,18 +23,20 @@ from perdure.services.tasks import (
     SessionTaskFilter,
     SessionTaskUpdate,
 )
+from perdure.testing import tool_context
+from perdure.tools import ToolResult
 from perdure.tools.background import SpawnBackgroundTool
 from perdure.tools.registry import ToolRegistry
 from perdure.tools.tasks import cancel_task, task_tools, wait_task
-from perdure.vocab.messages import Message, Text, ToolResult
+from perdure.vocab.messages import Message, Text, ToolResultPart
 from tests.scenarios.conftest import NewStore, until
 
 ANY: Json = {"type": "object"}
 BIG = 256 * 1024 + 4096
 
 
-class Capable(ToolObject):
-    """What all of these have."""
+class Capable(BaseTool):
+    """Common base of these tools."""
 
     name = "test_background"
     display_name = "Test Background"
@@ -40,8 +44,8 @@ class Capable(ToolObject):
     parameters_schema: Json = ANY
     hints = ToolHints(supports_background=True)
 
-    async def execute(self, arguments: dict[str, Json]) -> ToolExecutionResult:
-        return ToolExecutionResult.tool_error("foreground unsupported")
+    async def execute(self, arguments: dict[str, Json]) -> ToolResult:
+        return ToolResult.tool_error("foreground unsupported")
 
 
 class Works(Capable):
@@ -110,7 +114,7 @@ class Foreground(Capable):
 
 
 def results(messages: tuple[Message, ...]) -> list[Json]:
-    return [part.output for message in messages for part in message.parts if isinstance(part, ToolResult)]
+    return [part.output for message in messages for part in message.parts if isinstance(part, ToolResultPart)]
 
 
 def said(messages: tuple[Message, ...]) -> list[str]:
@@ -125,7 +129,7 @@ class House:
         self.new_store = new_store
         self.stack = stack
 
-    async def open(self, *steps: Step, tools: tuple[ToolObject, ...] = ()) -> Runtime:
+    async def open(self, *steps: Step, tools: tuple[BaseTool, ...] = ()) -> Runtime:
         model = ScriptedModel.by_input({"go": steps}, default=[say("noted", exact=True)])
         agent = Agent("a", model=model, tools=[SpawnBackgroundTool(), *tools, *task_tools()])
         return await self.stack.enter_async_context(Runtime(self.new_store(), agents=[agent]))
@@ -140,7 +144,7 @@ async def house(new_store: NewStore) -> AsyncIterator[House]:
 async def asked(rt: Runtime) -> tuple[Session, list[Json]]:
     session = await rt.session("s", agent="a")
     await session.ask("go", timeout=30)
-    return session, results(await session.history())
+    return session, results(await session.messages())
 
 
 async def over(rt: Runtime, task_id: str) -> SessionTask:
@@ -162,10 +166,10 @@ async def file(session: Session, path: str) -> str:
 
 async def signalled(session: Session, count: int = 1) -> list[str]:
     async def look() -> bool:
-        return sum(text.startswith("Background run") for text in said(await session.history())) >= count
+        return sum(text.startswith("Background run") for text in said(await session.messages())) >= count
 
     await until(look, seconds=30)
-    return [text for text in said(await session.history()) if text.startswith("Background run")]
+    return [text for text in said(await session.messages()) if text.startswith("Background run")]
 
 
 def spawn(tool: str, **more: Json) -> Step:
@@ -260,7 +264,7 @@ async def test_spawn_background_rejects_when_session_active_run_limit_reached(ho
     assert len(await rt.tasks.list(SessionId("s"), running)) == 5
     gate.release.set()
     assert [(await over(rt, task)).state for task in started] == ["succeeded"] * 5
-    assert rt.background.count == 0
+    assert core_of(rt).background.count == 0
     again = await rt.tasks.create(
         CreateSessionTask(
             SessionId("s"),
@@ -274,7 +278,7 @@ async def test_spawn_background_rejects_when_session_active_run_limit_reached(ho
             },
         )
     )
-    assert (await over(rt, again.id)).state == "succeeded", "whoever ended makes room"
+    assert (await over(rt, again.id)).state == "succeeded", "an ended run frees its slot"
 
 
 async def test_spawn_background_caps_output_log_size(house: House) -> None:
@@ -311,7 +315,7 @@ async def test_cancel_background_run_via_task_registry(house: House) -> None:
     assert (task.state, task.summary) == ("canceled", "Canceled by request.")
     assert decode(await file(session, value["result_path"])) == {"status": "canceled"}
     assert "Canceled by request." in await file(session, value["log_path"])
-    assert not [text for text in said(await session.history()) if "Background run" in text]
+    assert not [text for text in said(await session.messages()) if "Background run" in text]
 
 
 # --- what is refused, in this order
@@ -347,12 +351,12 @@ async def test_cancel_background_run_via_task_registry(house: House) -> None:
         ),
     ],
 )
-async def test_what_is_wrong_is_said_in_order(arguments: dict[str, Json], message: str) -> None:
+async def test_spawn_arguments_are_validated_in_order(arguments: dict[str, Json], message: str) -> None:
     ctx: ToolContext[object] = ToolContext(
         session_id=SessionId("s"), turn_id=TurnId("t"), call_id=CallId("c"), tool_name="x"
     )  # fmt: skip
     told = await SpawnBackgroundTool().execute_with_context(arguments, ctx)
-    assert told == ToolExecutionResult.tool_error(message)
+    assert told == ToolResult.tool_error(message)
 
 
 @pytest.mark.parametrize(
@@ -370,24 +374,22 @@ async def test_what_is_wrong_is_said_in_order(arguments: dict[str, Json], messag
 )
 async def test_a_tool_that_cannot_be_spawned_is_refused(name: str, message: str) -> None:
     registry = ToolRegistry([SpawnBackgroundTool(), Foreground(), Claims(), Works()])
-    ctx: ToolContext[object] = ToolContext(
-        session_id=SessionId("s"), turn_id=TurnId("t"), call_id=CallId("c"), tool_name="x"
-    ).with_services(tool_registry=registry)
+    ctx = with_services(tool_context("x", session_id="s"), tool_registry=registry)
     told = await SpawnBackgroundTool().execute_with_context({"tool": name, "args": {}}, ctx)
-    assert told == ToolExecutionResult.tool_error(message)
+    assert told == ToolResult.tool_error(message)
     without = await SpawnBackgroundTool().execute({"tool": name, "args": {}})
-    assert without == ToolExecutionResult.tool_error(
+    assert without == ToolResult.tool_error(
         "spawn_background requires context. This tool must be executed with session context."
     )
 
 
 async def test_a_run_needs_a_place_for_its_files(house: House) -> None:
     rt = await house.open(tools=(Works(),))
-    ctx: ToolContext[object] = ToolContext(
-        session_id=SessionId("s"), turn_id=TurnId("t"), call_id=CallId("c"), tool_name="x"
-    ).with_services(tool_registry=ToolRegistry([Works()]), session_task_registry=rt.tasks)
+    ctx = with_services(
+        tool_context("x", session_id="s"), tool_registry=ToolRegistry([Works()]), session_task_registry=rt.tasks
+    )
     told = await SpawnBackgroundTool().execute_with_context({"tool": "test_background", "args": {}}, ctx)
-    assert told == ToolExecutionResult.tool_error(
+    assert told == ToolResult.tool_error(
         "Session file store not available in this context. spawn_background requires artifact persistence."
     )
 
@@ -442,14 +444,14 @@ async def test_a_task_of_work_done_elsewhere_is_kept_and_talked_to(house: House)
     assert again.state == "succeeded"
 
     async def heard() -> bool:
-        return "Task Partner succeeded: all well" in said(await session.history())
+        return "Task Partner succeeded: all well" in said(await session.messages())
 
     await until(heard, seconds=30)
-    assert said(await session.history()).count("Task Partner succeeded: all well") == 1
-    assert (await rt.process("t1").record()).status == "completed", "a task is a process"
+    assert said(await session.messages()).count("Task Partner succeeded: all well") == 1
+    assert (await rt.get_process("t1").info()).status == "completed", "a task is a process"
 
 
-async def test_nobody_sees_the_tasks_of_another_session(house: House) -> None:
+async def test_task_is_not_visible_to_another_session(house: House) -> None:
     rt = await house.open(say("hello"))
     await (await rt.session("s", agent="a")).ask("go", timeout=30)
     await (await rt.session("other", agent="a")).ask("go", timeout=30)
@@ -469,8 +471,8 @@ async def test_a_run_goes_on_when_its_session_is_deleted(house: House) -> None:
     session, (value,) = await asked(rt)
     await session.delete()
     gate.release.set()
-    assert await rt.process(value["task_id"]).result(timeout=30) is not None
-    assert await rt.store.stream(session.stream) is None, "and nobody brings the session back"
+    assert await rt.get_process(value["task_id"]).result(timeout=30) is not None
+    assert await core_of(rt).store.stream(ref_of(session).stream) is None, "and the session is not created again"
 
 
 # --- monitors
@@ -494,7 +496,7 @@ async def test_spawn_background_can_create_scheduled_monitor(house: House) -> No
     assert (value["cron_expression"], value["timezone"]) == ("*/10 * * * *", "America/Chicago")
     assert (value["schedule_type"], value["scheduled_at"]) == ("recurring", None)
     assert value["next_trigger_at"].endswith("Z")
-    (made,) = await rt.session_schedules().list_schedules(SessionId("s"))
+    (made,) = await core_of(rt).session_schedules().list_schedules(SessionId("s"))
     assert made.cron_expression == "*/10 * * * *"
     assert made.description.startswith("Monitor: Watch PR 1319\n\nThis scheduled monitor fired.")
     assert '"summary": "Background complete"' in made.description
@@ -509,11 +511,13 @@ async def test_cancelling_a_monitor_disables_its_schedule(house: House) -> None:
     rt = await house.open(monitor, say("ok"), tools=(Works(),))
     _, (value,) = await asked(rt)
     assert value["scheduled_at"] == "2999-04-16T13:30:00Z"
-    ctx: ToolContext[object] = ToolContext(
-        session_id=SessionId("s"), turn_id=TurnId("t"), call_id=CallId("c"), tool_name="cancel_task"
-    ).with_services(session_task_registry=rt.tasks, schedule_store=rt.session_schedules())
+    ctx = with_services(
+        tool_context("cancel_task", session_id="s"),
+        session_task_registry=rt.tasks,
+        schedule_store=core_of(rt).session_schedules(),
+    )
     assert (await cancel_task(ctx, value["task_id"]))["cancel_requested"] is True
-    assert await rt.session_schedules().count_active_schedules(SessionId("s")) == 0
+    assert await core_of(rt).session_schedules().count_active_schedules(SessionId("s")) == 0
     assert (await over(rt, value["task_id"])).state == "canceled"
     assert (await cancel_task(ctx, value["task_id"]))["cancel_requested"] is False
 
@@ -522,9 +526,7 @@ async def test_waiting_for_a_task_ends_with_it_or_with_its_time(house: House) ->
     gate = Gate()
     rt = await house.open(spawn("test_background_blocking"), say("ok"), tools=(Blocks(gate),))
     _, (value,) = await asked(rt)
-    ctx: ToolContext[object] = ToolContext(
-        session_id=SessionId("s"), turn_id=TurnId("t"), call_id=CallId("c"), tool_name="wait_task"
-    ).with_services(session_task_registry=rt.tasks)
+    ctx = with_services(tool_context("wait_task", session_id="s"), session_task_registry=rt.tasks)
     early = await wait_task(ctx, value["task_id"], 0)
     assert (early["over"], early["timed_out"]) == (False, True)
     gate.release.set()

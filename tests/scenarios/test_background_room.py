@@ -1,4 +1,4 @@
-"""How many runs a worker takes, and what becomes of those it has no room for; who goes on with whose run."""
+"""The limit of background runs per worker: waiting runs, and runs resumed by other workers."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from perdure import Agent, Error, Runtime, Tuning
+from perdure import Agent, Error, Runtime, RuntimeOptions
 from perdure.codec import Json
 from perdure.errors import Code
 from perdure.ids import SessionId, process_stream
 from perdure.models.scripted import ScriptedModel, say
+from perdure.runtime.internals import core_of
 from perdure.runtime.tasks import background
-from perdure.runtime.worker import serving
+from perdure.runtime.worker import stream_pool
 from perdure.services.background import MAX_ACTIVE_PER_WORKER
 from perdure.services.tasks import CreateSessionTask, SessionTask
 from perdure.vocab.records import ProcessFirstStarted
@@ -34,9 +35,9 @@ class House:
     async def open(self, gate: Gate, *, worker: bool = True, idempotent: bool = False) -> Runtime:
         model = ScriptedModel.by_input({}, default=[say("noted")])
         agent = Agent("a", model=model, tools=[Blocks(gate, idempotent=idempotent)])
-        tuning = Tuning(drain_s=0.1)
+        tuning = RuntimeOptions(drain_s=0.1)
         return await self.stack.enter_async_context(
-            Runtime(self.new_store(), agents=[agent], worker=worker, tuning=tuning)
+            Runtime(self.new_store(), agents=[agent], worker=worker, options=tuning)
         )
 
 
@@ -68,7 +69,7 @@ async def over(rt: Runtime, session: SessionId, id: str) -> SessionTask:
     return found
 
 
-async def test_a_storm_of_spawns_gets_as_many_runs_as_a_worker_may_have(house: House) -> None:
+async def test_concurrent_spawns_stay_within_the_worker_limit(house: House) -> None:
     gate = Gate()
     rt = await house.open(gate)
     sessions = [SessionId(f"s{number}") for number in range(14)]
@@ -85,22 +86,20 @@ async def test_a_storm_of_spawns_gets_as_many_runs_as_a_worker_may_have(house: H
             "Worker is already running the maximum 64 active background runs. Try again after an existing run finishes."
         )
     entered = [task.id for session in sessions for task in await rt.tasks.list(session)]
-    assert len(entered) == 64, "what was refused is registered nowhere"
-    streams = [await rt.store.stream(process_stream(rt.tenant, one.id or "")) for one in asked]
+    assert len(entered) == 64, "a refused run is not registered"
+    streams = [await core_of(rt).store.stream(process_stream(rt.tenant, one.id or "")) for one in asked]
     assert sum(stream is not None for stream in streams) == 64
     gate.release.set()
     for task in made:
         if isinstance(task, SessionTask):
             assert (await over(rt, task.session_id, task.id)).state == "succeeded"
-    assert rt.background.count == 0
+    assert core_of(rt).background.count == 0
     again = next(one for one, answer in zip(asked, made, strict=True) if isinstance(answer, Error))
     await rt.tasks.create(again)
     assert (await over(rt, again.session_id, again.id or "")).state == "succeeded"
 
 
-async def test_what_is_refused_for_another_reason_leaves_its_place(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_refused_spawn_releases_its_slot(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background, "MAX_ACTIVE_PER_WORKER", 6)
     gate = Gate()
     rt = await house.open(gate)
@@ -130,20 +129,20 @@ async def test_a_run_that_finds_no_room_waits_and_is_not_begun(
         return "worker background run limit reached; start deferred" in caplog.text
 
     await until(deferred, seconds=30)
-    rows = await rt.process("second").rows()
+    rows = await rt.get_process("second").journal()
     assert not any(isinstance(row.record, ProcessFirstStarted) for row in rows)
     gate.release.set()
     assert [(await over(rt, S, id)).state for id in ("first", "second")] == ["succeeded", "succeeded"]
     assert gate.begun == 2
 
 
-async def test_a_run_that_found_no_room_is_begun_as_soon_as_there_is_some(
+async def test_run_without_a_slot_starts_when_one_is_free(
     house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Not when its worker would have tried again: that would be in an hour."""
     monkeypatch.setattr(background, "MAX_ACTIVE_PER_WORKER", 1)
-    monkeypatch.setattr(serving, "_FIRST_BACKOFF_S", 7200)
-    monkeypatch.setattr(serving, "_LAST_BACKOFF_S", 3600)
+    monkeypatch.setattr(stream_pool, "_FIRST_BACKOFF_S", 7200)
+    monkeypatch.setattr(stream_pool, "_LAST_BACKOFF_S", 3600)
     gate = Gate()
     rt = await house.open(gate)
     sender = await house.open(gate, worker=False)
@@ -162,7 +161,7 @@ async def test_a_run_that_found_no_room_is_begun_as_soon_as_there_is_some(
     assert gate.begun == 3
 
 
-async def test_a_run_of_a_worker_that_left_is_gone_on_with_once_there_is_room(
+async def test_run_of_a_stopped_worker_resumes_in_a_free_slot(
     house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(background, "MAX_ACTIVE_PER_WORKER", 1)

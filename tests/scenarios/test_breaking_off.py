@@ -8,32 +8,18 @@ from collections.abc import AsyncIterator, Callable
 import msgspec
 import pytest
 
-from perdure import (
-    Agent,
-    Code,
-    DepsContext,
-    Error,
-    InstructionsContext,
-    PreparedToolCall,
-    Runtime,
-    Session,
-    ToolContext,
-    ToolError,
-    ToolManifest,
-    ToolPrepareContext,
-    ToolProvider,
-    Tuning,
-    per_turn,
-    tool,
-)
+from perdure import Agent, Code, Error, Runtime, RuntimeOptions, Session, ToolContext, ToolError, per_turn, tool
 from perdure.codec import Json
 from perdure.models.protocol import ModelEvent, ModelRequest
 from perdure.models.scripted import ScriptedModel, call, calls, say
+from perdure.providers import PreparedToolCall, ToolManifest, ToolPrepareContext, ToolProvider
 from perdure.runtime.instructions import Instructions
-from perdure.vocab.messages import ToolResult
-from perdure.vocab.outcomes import Failed, Failure, Success
+from perdure.tools.provider import ProviderContext
+from perdure.values import DepsContext, InstructionsContext
+from perdure.vocab.messages import ToolResultPart
+from perdure.vocab.outcomes import Failed, FailureDetail, Success
 from perdure.vocab.tools import ToolContract
-from tests.scenarios.conftest import Desk
+from tests.scenarios.conftest import App
 
 
 def exits() -> object:
@@ -56,7 +42,7 @@ BREAKING_OFF = [exits, interrupts, is_cancelled, generator_exits]
 
 
 async def leaked_cancellation() -> object:
-    """Some library's future was cancelled, and nobody asked us to stop."""
+    """Await a cancelled future of a library, without a request to stop."""
     future = asyncio.get_running_loop().create_future()
     future.cancel()
     return await future
@@ -68,9 +54,9 @@ async def goes_on(session: Session) -> None:
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 20_000, '```json\n{"value": ' + "[" * 9_000])
-async def test_an_answer_nested_too_deeply_is_an_invalid_output(desk: Desk, text: str) -> None:
+async def test_an_answer_nested_too_deeply_is_an_invalid_output(app: App, text: str) -> None:
     model = ScriptedModel.by_input({"bomb": [say(text, exact=True)] * 3}, default=[say('{"a": 1}', exact=True)])
-    async with Runtime(desk.new_store(), agents=[Agent("a", model=model, output=dict[str, int])]) as rt:
+    async with Runtime(app.new_store(), agents=[Agent("a", model=model, output_type=dict[str, int])]) as rt:
         session = await rt.session("s", agent="a")
         result = await (await session.send("bomb")).result(timeout=10)
         assert (result.status, result.reason) == ("stopped", "output_invalid")
@@ -85,9 +71,9 @@ class Fussy(msgspec.Struct):
             {}["nothing"]
 
 
-async def test_a_struct_that_fails_on_an_answer_is_an_invalid_output(desk: Desk) -> None:
+async def test_a_struct_that_fails_on_an_answer_is_an_invalid_output(app: App) -> None:
     model = ScriptedModel.by_input({"bad": [say('{"a": -1}', exact=True)] * 3}, default=[say('{"a": 1}', exact=True)])
-    async with Runtime(desk.new_store(), agents=[Agent("a", model=model, output=Fussy)]) as rt:
+    async with Runtime(app.new_store(), agents=[Agent("a", model=model, output_type=Fussy)]) as rt:
         session = await rt.session("s", agent="a")
         result = await (await session.send("bad")).result(timeout=10)
         assert (result.status, result.reason) == ("stopped", "output_invalid")
@@ -102,9 +88,9 @@ class Leaving(msgspec.Struct):
             raise SystemExit(3)
 
 
-async def test_an_output_type_that_exits_is_an_invalid_output(desk: Desk) -> None:
+async def test_an_output_type_that_exits_is_an_invalid_output(app: App) -> None:
     model = ScriptedModel.by_input({"bad": [say('{"a": -1}', exact=True)] * 3}, default=[say('{"a": 1}', exact=True)])
-    async with Runtime(desk.new_store(), agents=[Agent("a", model=model, output=Leaving)]) as rt:
+    async with Runtime(app.new_store(), agents=[Agent("a", model=model, output_type=Leaving)]) as rt:
         session = await rt.session("s", agent="a")
         result = await (await session.send("bad")).result(timeout=10)
         assert (result.status, result.reason) == ("stopped", "output_invalid")
@@ -129,8 +115,8 @@ class Broken:
 
 
 @pytest.mark.parametrize("break_off", BREAKING_OFF)
-async def test_a_model_client_that_breaks_off_stops_its_turn(desk: Desk, break_off: Callable[[], object]) -> None:
-    rt = await desk.open(Broken(break_off))
+async def test_a_model_client_that_breaks_off_stops_its_turn(app: App, break_off: Callable[[], object]) -> None:
+    rt = await app.open(Broken(break_off))
     session = await rt.session("s", agent="a")
     result = await (await session.send("go")).result(timeout=10)
     assert (result.status, result.reason) == ("stopped", "provider_error")
@@ -156,31 +142,31 @@ class Hooked(ToolProvider):
     def prepare_tool_call(self, ctx: ToolPrepareContext, call: PreparedToolCall) -> Json:
         return self.hook(call)
 
-    async def execute(self, name: str, args: Json, ctx: ToolContext[object]) -> object:
+    async def execute(self, name: str, args: Json, ctx: ProviderContext[object]) -> object:
         self.ran += 1
         return 1
 
 
-async def prepared_badly(desk: Desk, hook: Callable[[PreparedToolCall], object]) -> dict[str, str]:
+async def prepared_badly(app: App, hook: Callable[[PreparedToolCall], object]) -> dict[str, str]:
     """What the model was told about a call whose hook went wrong; nothing ran, and the session goes on."""
     provider = Hooked(hook)
-    rt = await desk.open(ScriptedModel.by_input({"go": [call("act"), say("ok")]}, default=[say("ok")]), provider)
+    rt = await app.open(ScriptedModel.by_input({"go": [call("act"), say("ok")]}, default=[say("ok")]), provider)
     session = await rt.session("s", agent="a")
     assert (await (await session.send("go")).result(timeout=10)).status == "finished"
     assert provider.ran == 0
-    told = [p for m in await session.history() for p in m.parts if isinstance(p, ToolResult)]
+    told = [p for m in await session.messages() for p in m.parts if isinstance(p, ToolResultPart)]
     await goes_on(session)
     return told[0].output
 
 
 @pytest.mark.parametrize("later", [False, True])
 @pytest.mark.parametrize("break_off", BREAKING_OFF)
-async def test_a_hook_that_breaks_off_fails_its_call(desk: Desk, break_off: Callable[[], object], later: bool) -> None:
+async def test_a_hook_that_breaks_off_fails_its_call(app: App, break_off: Callable[[], object], later: bool) -> None:
     async def in_its_own_time() -> object:
         await asyncio.sleep(0)
         return break_off()
 
-    told = await prepared_badly(desk, lambda call: in_its_own_time() if later else break_off())
+    told = await prepared_badly(app, lambda call: in_its_own_time() if later else break_off())
     assert told["code"] == "tool_prepare_failed"
 
 
@@ -191,36 +177,34 @@ TOO_LARGE: list[Callable[[PreparedToolCall], object]] = [
     lambda call: msgspec.structs.replace(call, args={"x": HUGE}),
     lambda call: Success(value=HUGE),
     lambda call: Success(value=object()),
-    lambda call: Failed(failure=Failure(code=5, message="\ud800")),  # type: ignore[arg-type]
+    lambda call: Failed(failure=FailureDetail(code=5, message="\ud800")),  # type: ignore[arg-type]
 ]
 
 
 @pytest.mark.parametrize("hook", TOO_LARGE)
-async def test_what_a_hook_prepares_and_no_log_can_take_fails_its_call(
-    desk: Desk, hook: Callable[[PreparedToolCall], object]
-) -> None:
-    assert (await prepared_badly(desk, hook))["code"] == "tool_prepare_failed"
+async def test_unstorable_prepared_payload_fails_its_call(app: App, hook: Callable[[PreparedToolCall], object]) -> None:
+    assert (await prepared_badly(app, hook))["code"] == "tool_prepare_failed"
 
 
-async def test_what_a_hook_may_prepare_at_most_reaches_the_call(desk: Desk) -> None:
+async def test_largest_prepared_payload_reaches_the_call(app: App) -> None:
     seen = list[int]()
 
     class Payload(Hooked):
-        async def execute(self, name: str, args: Json, ctx: ToolContext[object]) -> object:
+        async def execute(self, name: str, args: Json, ctx: ProviderContext[object]) -> object:
             seen.append(len(ctx.prepared_payload))
             return 1
 
     provider = Payload(lambda call: msgspec.structs.replace(call, prepared_payload="x" * 262_142))
-    rt = await desk.open(ScriptedModel(calls(call("act"), call("act")), say("ok")), provider)
+    rt = await app.open(ScriptedModel(calls(call("act"), call("act")), say("ok")), provider)
     await (await rt.session("s", agent="a")).ask("go")
     assert seen == [262_142, 262_142]
 
 
-async def test_a_hook_that_raises_what_cannot_be_shown_fails_its_call(desk: Desk) -> None:
+async def test_a_hook_that_raises_what_cannot_be_shown_fails_its_call(app: App) -> None:
     def hook(call: PreparedToolCall) -> object:
         raise ToolError("\ud800", code="busy", retry_after_ms=1.5)  # type: ignore[arg-type]
 
-    assert (await prepared_badly(desk, hook))["code"] == "busy"
+    assert (await prepared_badly(app, hook))["code"] == "busy"
 
 
 def plain_instructions(break_off: Callable[[], object]) -> Instructions:
@@ -256,19 +240,19 @@ MADE = [make(b) for make in (plain_instructions, async_instructions, wrapped_ins
 
 @pytest.mark.parametrize("instructions", [*MADE, leaking_instructions, self_cancelling_instructions])
 async def test_instructions_that_break_off_stop_their_turn(
-    desk: Desk, instructions: Instructions, caplog: pytest.LogCaptureFixture
+    app: App, instructions: Instructions, caplog: pytest.LogCaptureFixture
 ) -> None:
     agent = Agent("a", model=ScriptedModel(say("ok")), instructions=instructions)
-    async with Runtime(desk.new_store(), agents=[agent]) as rt:
+    async with Runtime(app.new_store(), agents=[agent]) as rt:
         session = await rt.session("s", agent="a")
         result = await (await session.send("bad")).result(timeout=10)
         assert (result.status, result.reason) == ("stopped", "instructions_failed")
-        assert "the instructions of a turn failed" in caplog.text
+        assert "instructions function failed" in caplog.text
         await goes_on(session)
 
 
-async def test_a_runtime_that_closes_while_instructions_are_asked_loses_nothing(desk: Desk) -> None:
-    """A cancellation of our own is none of the function's, and the turn is opened by whoever comes next."""
+async def test_a_runtime_that_closes_while_instructions_are_asked_loses_nothing(app: App) -> None:
+    """A cancellation of our own is none of the function's, and the next worker opens the turn."""
     asked, cleaned = asyncio.Event(), list[bool]()
 
     async def slow(ctx: InstructionsContext) -> str:
@@ -279,13 +263,15 @@ async def test_a_runtime_that_closes_while_instructions_are_asked_loses_nothing(
             cleaned.append(True)
         return ""
 
-    async with Runtime(desk.new_store(), agents=[Agent("a", instructions=slow)], tuning=Tuning(drain_s=0.05)) as rt:
+    async with Runtime(
+        app.new_store(), agents=[Agent("a", instructions=slow)], options=RuntimeOptions(drain_s=0.05)
+    ) as rt:
         sent = await (await rt.session("s", agent="a")).send("go", key="k")
         await asked.wait()
     assert cleaned == [True]
-    async with Runtime(desk.new_store(), agents=[Agent("a", model=ScriptedModel(say("ok", exact=True)))]) as rt:
-        again = await rt.existing("s").send("go", key="k")
-        assert again.turn == sent.turn
+    async with Runtime(app.new_store(), agents=[Agent("a", model=ScriptedModel(say("ok", exact=True)))]) as rt:
+        again = await rt.get_session("s").send("go", key="k")
+        assert again.turn_id == sent.turn_id
         assert (await again.result(timeout=10)).text == "ok"
 
 
@@ -329,7 +315,7 @@ FACTORIES = [make(b) for make in (broken_plain, broken_async, broken_generator) 
 
 @pytest.mark.parametrize("factory", [*FACTORIES, leaking_factory, self_cancelling_factory])
 async def test_dependencies_that_break_off_fail_a_call_that_never_ran(
-    desk: Desk, factory: Callable[[DepsContext], object]
+    app: App, factory: Callable[[DepsContext], object]
 ) -> None:
     ran = list[str]()
 
@@ -339,17 +325,17 @@ async def test_dependencies_that_break_off_fail_a_call_that_never_ran(
         ran.append(ctx.call_id)
 
     model = ScriptedModel.by_input({"go": [call("charge"), say("ok")]}, default=[say("ok")])
-    rt = await desk.open(model, charge, deps=per_turn(factory))
+    rt = await app.open(model, charge, deps=per_turn(factory))
     session = await rt.session("s", agent="a")
     assert (await (await session.send("go")).result(timeout=10)).status == "finished"
-    told = [p for m in await session.history() for p in m.parts if isinstance(p, ToolResult)]
+    told = [p for m in await session.messages() for p in m.parts if isinstance(p, ToolResultPart)]
     assert (told[0].output["code"], ran) == ("internal_error", [])
     await goes_on(session)
 
 
 @pytest.mark.parametrize("break_off", BREAKING_OFF)
 async def test_dependencies_that_break_off_when_they_are_closed_change_nothing(
-    desk: Desk, break_off: Callable[[], object]
+    app: App, break_off: Callable[[], object]
 ) -> None:
     @tool(effect="pure")
     async def look(ctx: ToolContext) -> int:
@@ -361,9 +347,9 @@ async def test_dependencies_that_break_off_when_they_are_closed_change_nothing(
         break_off()
 
     model = ScriptedModel.by_input({"go": [call("look"), say("ok")]}, default=[say("ok")])
-    rt = await desk.open(model, look, deps=per_turn(make))
+    rt = await app.open(model, look, deps=per_turn(make))
     session = await rt.session("s", agent="a")
     assert (await (await session.send("go")).result(timeout=10)).status == "finished"
-    told = [p for m in await session.history() for p in m.parts if isinstance(p, ToolResult)]
+    told = [p for m in await session.messages() for p in m.parts if isinstance(p, ToolResultPart)]
     assert told[0].output == 5
     await goes_on(session)

@@ -10,14 +10,15 @@ import pytest
 from perdure import RetryPolicy, ToolContext, ToolError, tool
 from perdure.models.scripted import ScriptedModel, call, calls, say
 from perdure.runtime.calls.runners import Runner
+from perdure.runtime.internals import ref_of
 from perdure.runtime.sessions.session import Session
-from perdure.runtime.turns.flights import Flight
+from perdure.runtime.turns.in_flight import InFlight
 from perdure.runtime.turns.loop import TurnDriver
 from perdure.testing.validity import complaints
 from perdure.tools.toolbox import ToolSource
 from perdure.vocab.outcomes import PendingCompletion
 from perdure.vocab.records import CancelRequested, EffectStarted, TurnEnded
-from tests.scenarios.conftest import Desk
+from tests.scenarios.conftest import App
 from tests.scenarios.test_interrupting import codes
 from tests.scenarios.verbs import Gate
 
@@ -26,40 +27,38 @@ InTheLastMoment = Callable[[str], None]
 
 @pytest.fixture
 def cancelled_with(monkeypatch: pytest.MonkeyPatch) -> InTheLastMoment:
-    """Cancels the turn when this effect has landed, before anybody has looked at its outcome."""
+    """Cancels the turn when this effect has completed, before its outcome is read."""
 
     def arm(effect: str) -> None:
-        fly = TurnDriver._fly  # pyright: ignore[reportPrivateUsage] - between two ticks there is no public moment
+        fly = TurnDriver._run_effect  # pyright: ignore[reportPrivateUsage] - between two ticks there is no public moment
 
-        async def and_cancel(self: TurnDriver, flight: Flight, runner: Runner) -> None:
+        async def and_cancel(self: TurnDriver, flight: InFlight, runner: Runner) -> None:
             await fly(self, flight, runner)
             if flight.id == effect:
                 assert flight.outcome is not None
                 self.interrupt(CancelRequested(turn=self.turn.id, request="r", reason="enough"))
 
-        monkeypatch.setattr(TurnDriver, "_fly", and_cancel)
+        monkeypatch.setattr(TurnDriver, "_run_effect", and_cancel)
 
     return arm
 
 
-async def told(desk: Desk, *tools: ToolSource, names: tuple[str, ...]) -> tuple[list[object], Session]:
+async def told(app: App, *tools: ToolSource, names: tuple[str, ...]) -> tuple[list[object], Session]:
     """Run one turn that is cancelled, and say what the model is told of its calls."""
     made = calls(*(call(name) for name in names))
-    rt = await desk.open(ScriptedModel.by_input({"go": [made], "and now?": [say("on", exact=True)]}), *tools)
+    rt = await app.open(ScriptedModel.by_input({"go": [made], "and now?": [say("on", exact=True)]}), *tools)
     session = await rt.session("s", agent="a")
     ended = await (await session.send("go")).result(10)
     assert (ended.status, ended.reason) == ("stopped", "cancelled")
-    history = await session.history()
+    history = await session.messages()
     assert complaints(history) == []
     assert await session.ask("and now?") == "on"
-    ends = [row.record.reason for row in await session.rows() if isinstance(row.record, TurnEnded)]
+    ends = [row.record.reason for row in await session.journal() if isinstance(row.record, TurnEnded)]
     assert ends == ["cancelled", None]
     return codes(history), session
 
 
-async def test_the_result_of_a_once_call_is_told_and_its_sibling_is_in_doubt(
-    desk: Desk, cancelled_with: InTheLastMoment
-) -> None:
+async def test_cancelled_turn_reports_a_once_result_and_a_doubt(app: App, cancelled_with: InTheLastMoment) -> None:
     cancelled_with("c1.1.1")
     gate, ran = Gate(), list[str]()
 
@@ -70,18 +69,18 @@ async def test_the_result_of_a_once_call_is_told_and_its_sibling_is_in_doubt(
         ran.append("refund")
         return "receipt 77"
 
-    @tool(serial=True)
+    @tool(sequential=True)
     async def never() -> str:
         """Never."""
         ran.append("never")
         return "never"
 
-    answers, _ = await told(desk, gate.pay, refund, never, names=("pay", "refund", "never"))
+    answers, _ = await told(app, gate.pay, refund, never, names=("pay", "refund", "never"))
     assert answers == ["outcome_unknown", "receipt 77", "cancelled"]
     assert (ran, gate.world) == (["refund"], ["pay ann"])
 
 
-async def test_the_failure_of_a_once_call_is_told(desk: Desk, cancelled_with: InTheLastMoment) -> None:
+async def test_the_failure_of_a_once_call_is_told(app: App, cancelled_with: InTheLastMoment) -> None:
     cancelled_with("c1.0.1")
 
     @tool
@@ -89,10 +88,10 @@ async def test_the_failure_of_a_once_call_is_told(desk: Desk, cancelled_with: In
         """Refund."""
         raise ToolError("closed", code="bank_closed")
 
-    assert (await told(desk, refund, names=("refund",)))[0] == ["bank_closed"]
+    assert (await told(app, refund, names=("refund",)))[0] == ["bank_closed"]
 
 
-async def test_what_a_body_gave_is_told(desk: Desk, cancelled_with: InTheLastMoment) -> None:
+async def test_cancelled_turn_reports_the_result_of_a_body(app: App, cancelled_with: InTheLastMoment) -> None:
     cancelled_with("c1.0.1")
     ran: list[str] = []
 
@@ -105,11 +104,11 @@ async def test_what_a_body_gave_is_told(desk: Desk, cancelled_with: InTheLastMom
         """Order."""
         return await ctx.step("pay", pay) + " 78"
 
-    assert (await told(desk, order, names=("order",)))[0] == ["receipt 78"]
+    assert (await told(app, order, names=("order",)))[0] == ["receipt 78"]
     assert ran == ["paid"]
 
 
-async def test_a_failed_attempt_is_told_as_one_and_not_made_again(desk: Desk, cancelled_with: InTheLastMoment) -> None:
+async def test_a_failed_attempt_is_told_as_one_and_not_made_again(app: App, cancelled_with: InTheLastMoment) -> None:
     cancelled_with("c1.0.1")
     ran: list[int] = []
 
@@ -119,12 +118,12 @@ async def test_a_failed_attempt_is_told_as_one_and_not_made_again(desk: Desk, ca
         ran.append(ctx.attempt)
         raise ToolError("not now", retry_safe=True)
 
-    assert (await told(desk, flaky, names=("flaky",)))[0] == ["tool_cancelled"]
+    assert (await told(app, flaky, names=("flaky",)))[0] == ["tool_cancelled"]
     assert ran == [1]
 
 
-async def test_a_call_that_was_left_to_somebody_outside_was_not_not_run(
-    desk: Desk, cancelled_with: InTheLastMoment
+async def test_externally_pending_call_is_reported_as_completion_cancelled(
+    app: App, cancelled_with: InTheLastMoment
 ) -> None:
     cancelled_with("c1.0.1")
 
@@ -134,13 +133,13 @@ async def test_a_call_that_was_left_to_somebody_outside_was_not_not_run(
         await ctx.completion_key()
         return ctx.pending()
 
-    answers, session = await told(desk, order, names=("order",))
+    answers, session = await told(app, order, names=("order",))
     assert answers == ["tool_completion_cancelled"]
-    assert await session.runtime.approvals.list() == ()
+    assert await ref_of(session).runtime.approvals.list() == ()
 
 
 @pytest.mark.parametrize("policy", ["tell", "ask"])
-async def test_what_a_call_says_while_it_is_being_stopped_is_told(desk: Desk, policy: str) -> None:
+async def test_result_returned_during_cancellation_is_reported(app: App, policy: str) -> None:
     entered = asyncio.Event()
 
     @tool(in_doubt="ask" if policy == "ask" else "tell")
@@ -154,15 +153,15 @@ async def test_what_a_call_says_while_it_is_being_stopped_is_told(desk: Desk, po
                 raise
         return "receipt 79"
 
-    rt = await desk.open(ScriptedModel(call("refund"), say("on", exact=True)), refund)
+    rt = await app.open(ScriptedModel(call("refund"), say("on", exact=True)), refund)
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     await entered.wait()
     assert await session.cancel() == "requested"
     assert (await sent.result(10)).reason == "cancelled"
-    history = await session.history()
+    history = await session.messages()
     assert complaints(history) == []
     assert codes(history) == (["outcome_unknown"] if policy == "ask" else ["receipt 79"])
     assert await rt.approvals.list() == ()
-    rows = [row.record for row in await session.rows()]
+    rows = [row.record for row in await session.journal()]
     assert not [one for one in rows if isinstance(one, EffectStarted) and one.id.endswith(".doubt")]

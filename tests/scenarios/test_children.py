@@ -5,35 +5,36 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from perdure import Agent, Runtime, Session, ToolContext, ToolError, Tuning, tool
+from perdure import Agent, Runtime, RuntimeOptions, Session, ToolContext, ToolError, tool
 from perdure.codec import Json
 from perdure.models.protocol import Model
 from perdure.models.scripted import ScriptedModel, call, fail, say
 from perdure.tools.clients.completions import DirectRequest
 from perdure.tools.clients.dispatch import ChildCall
+from perdure.tools.context import completions_of
 from perdure.tools.prepare import ToolPrepareContext
-from perdure.tools.provider import ToolProvider
+from perdure.tools.provider import ProviderContext, ToolProvider
 from perdure.tools.toolbox import ToolSource
 from perdure.vocab.effects import EffectKind, PreparedToolCall
-from perdure.vocab.messages import AttachmentRef, Message, ToolResult
+from perdure.vocab.messages import AttachmentRef, Message, ToolResultPart
 from perdure.vocab.outcomes import DirectOutcome
 from perdure.vocab.records import EffectSettled, EffectStarted
 from perdure.vocab.tools import Durability, ToolContract, ToolManifest
 from perdure.vocab.usage import Usage
-from tests.scenarios.conftest import Desk, NewStore
+from tests.scenarios.conftest import App, NewStore
 from tests.scenarios.test_bodies import HURRIED, parked
 
 
 def outputs(history: tuple[Message, ...]) -> list[Json]:
-    return [part.output for message in history for part in message.parts if isinstance(part, ToolResult)]
+    return [part.output for message in history for part in message.parts if isinstance(part, ToolResultPart)]
 
 
 async def started(session: Session) -> list[str]:
-    rows = [row.record for row in await session.rows()]
+    rows = [row.record for row in await session.journal()]
     return [record.id for record in rows if isinstance(record, EffectStarted) and "/step:" in record.id]
 
 
-async def test_children_of_a_resumable_body_are_steps_and_run_once_however_often_it_is_entered(desk: Desk) -> None:
+async def test_child_calls_of_a_body_run_once_despite_reentry(app: App) -> None:
     ran: list[str] = []
 
     @tool
@@ -53,18 +54,18 @@ async def test_children_of_a_resumable_body_are_steps_and_run_once_however_often
     @tool(effect="resumable")
     async def do(ctx: ToolContext) -> Json:
         """Do it."""
-        first = await ctx.dispatch.batch([ChildCall("pay", {"n": 1}), ChildCall("look", {"n": 2}), ChildCall("fly")])
-        second = await ctx.dispatch.batch([ChildCall("pay", {"n": 9}, "big"), ChildCall("do", {})])
-        await ctx.event("go on")
+        first = await ctx.tools.batch([("pay", {"n": 1}), ("look", {"n": 2}), ("fly", {})])
+        second = await ctx.tools.batch([ChildCall("pay", {"n": 9}, "big"), ("do", {})])
+        await ctx.wait_for_event("go on")
         return [[one.call_id, one.value, one.error_code] for one in (*first, *second)]
 
-    rt = await desk.open(ScriptedModel(call("do"), say("ok")), do, pay, look, tuning=HURRIED)
+    rt = await app.open(ScriptedModel(call("do"), say("ok")), do, pay, look, tuning=HURRIED)
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     await parked(rt, session)
     await session.resolve("go on", None)
     await sent.result(10)
-    assert outputs(await session.history()) == [
+    assert outputs(await session.messages()) == [
         [
             ["0", 1, None],
             ["1", 2, None],
@@ -87,16 +88,16 @@ async def handed_over(
         model: Model = ScriptedModel(*steps)
         return Agent("a", model=model, tools=tools)
 
-    async with Runtime(new_store(), agents=[agent(tools)], tuning=Tuning(drain_s=0)) as rt:
+    async with Runtime(new_store(), agents=[agent(tools)], options=RuntimeOptions(drain_s=0)) as rt:
         await (await rt.session("s", agent="a")).send("go", key="k")
         await asyncio.wait_for(begun.wait(), 10)
     async with Runtime(new_store(), agents=[agent(then)]) as rt:
         session = await rt.session("s")
         await (await session.send("go", key="k")).result(10)
-        return outputs(await session.history())[0], (await session.why()).status
+        return outputs(await session.messages())[0], (await session.why()).status
 
 
-async def test_a_once_child_that_was_cut_off_is_in_doubt_and_not_run_again(new_store: NewStore) -> None:
+async def test_interrupted_once_child_is_in_doubt(new_store: NewStore) -> None:
     begun, ran = asyncio.Event(), list[str]()
 
     @tool
@@ -115,7 +116,7 @@ async def test_a_once_child_that_was_cut_off_is_in_doubt_and_not_run_again(new_s
     @tool(effect="resumable")
     async def do(ctx: ToolContext) -> Json:
         """Do it."""
-        return [one.error_code for one in await ctx.dispatch.batch([ChildCall("pay"), ChildCall("look")])]
+        return [one.error_code for one in await ctx.tools.batch([("pay", {}), ("look", {})])]
 
     told, _ = await handed_over(new_store, [do, pay, look], [do, pay, look], begun)
     assert told == ["outcome_unknown", None]
@@ -142,10 +143,10 @@ async def test_a_child_that_was_answered_stays_answered_although_its_tool_is_gon
     @tool(effect="resumable")
     async def do(ctx: ToolContext) -> Json:
         """Do it."""
-        [paid] = await ctx.dispatch.batch([ChildCall("pay")])
+        [paid] = await ctx.tools.batch([("pay", {})])
         if begun.is_set():
             wait.clear()
-        [hung] = await ctx.dispatch.batch([ChildCall("hang")])
+        [hung] = await ctx.tools.batch([("hang", {})])
         return [paid.value, hung.value]
 
     told, _ = await handed_over(new_store, [do, pay, hang], [do, hang], begun)
@@ -173,8 +174,8 @@ async def test_a_child_with_other_arguments_than_last_time_is_a_mismatch(new_sto
     @tool(effect="resumable")
     async def do(ctx: ToolContext) -> Json:
         """Do it."""
-        await ctx.dispatch.batch([ChildCall("pay", {"n": next(amounts)})])
-        await ctx.dispatch.batch([ChildCall("hang")])
+        await ctx.tools.batch([("pay", {"n": next(amounts)})])
+        await ctx.tools.batch([("hang", {})])
         return None
 
     told, status = await handed_over(new_store, [do, pay, hang], [do, pay, hang], begun)
@@ -209,33 +210,33 @@ class Booth(ToolProvider):
             prepared_payload=next(self.tickets),
         )
 
-    async def execute(self, name: str, args: Json, ctx: ToolContext[object]) -> object:
+    async def execute(self, name: str, args: Json, ctx: ProviderContext[object]) -> object:
         self.seen.append(ctx.prepared_payload)
         if self.manifest.durability.effect == "resumable":
             page = await ctx.step("render", lambda: "page")
-            return [page, await ctx.event("go on"), ctx.prepared_payload]
+            return [page, await ctx.wait_for_event("go on"), ctx.prepared_payload]
         if self.hangs:
             self.begun.set()
             await asyncio.Event().wait()
         return ctx.prepared_payload
 
 
-async def test_what_a_hook_sealed_for_a_child_is_what_every_run_of_it_gets(new_store: NewStore) -> None:
+async def test_captured_payload_is_the_same_on_every_child_run(new_store: NewStore) -> None:
     first, second = (Booth(ToolManifest(name="ride", durability=Durability(effect="idempotent"))) for _ in range(2))
     second.hangs = False
 
     @tool(effect="resumable")
     async def do(ctx: ToolContext) -> Json:
         """Do it."""
-        return [one.value for one in await ctx.dispatch.batch([ChildCall("ride")])]
+        return [one.value for one in await ctx.tools.batch([("ride", {})])]
 
     told, _ = await handed_over(new_store, [do, first], [do, second], first.begun)
     assert first.seen == second.seen == told
 
 
-async def test_a_resumable_tool_of_a_provider_is_entered_again_with_what_was_sealed(desk: Desk) -> None:
+async def test_resumable_provider_tool_reenters_with_its_captured_payload(app: App) -> None:
     booth = Booth(ToolManifest(name="do", durability=Durability(effect="resumable")))
-    rt = await desk.open(ScriptedModel(call("do"), say("ok")), booth, tuning=HURRIED)
+    rt = await app.open(ScriptedModel(call("do"), say("ok")), booth, tuning=HURRIED)
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     await parked(rt, session)
@@ -243,22 +244,22 @@ async def test_a_resumable_tool_of_a_provider_is_entered_again_with_what_was_sea
     await sent.result(10)
     [ticket, again] = booth.seen
     assert ticket == again
-    assert outputs(await session.history()) == [["page", "yes", ticket]]
+    assert outputs(await session.messages()) == [["page", "yes", ticket]]
 
 
-async def test_a_completion_of_a_resumable_body_is_recorded_and_asked_for_once(desk: Desk) -> None:
+async def test_a_completion_of_a_resumable_body_is_recorded_and_asked_for_once(app: App) -> None:
     spent = Usage(input=50, output=5, calls=1)
 
     @tool(effect="resumable")
     async def do(ctx: ToolContext) -> Json:
         """Do it."""
-        reply = await ctx.direct_completions.complete(DirectRequest("sum up", "Be brief."), "summary")
+        reply = await completions_of(ctx).complete(DirectRequest("sum up", "Be brief."), "summary")
         failed = ""
         try:
-            await ctx.direct_completions.complete(DirectRequest("fail", key="second"), "summary")
+            await completions_of(ctx).complete(DirectRequest("fail", key="second"), "summary")
         except ToolError as problem:
             failed = problem.code
-        await ctx.event("go on")
+        await ctx.wait_for_event("go on")
         return [reply.text, failed]
 
     model = ScriptedModel.by_input(
@@ -268,15 +269,15 @@ async def test_a_completion_of_a_resumable_body_is_recorded_and_asked_for_once(d
             "fail": [fail(401), say("never")],
         }
     )
-    rt = await desk.open(model, do, tuning=HURRIED)
+    rt = await app.open(model, do, tuning=HURRIED)
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     await parked(rt, session)
     await session.resolve("go on", None)
     result = await sent.result(10)
-    assert outputs(await session.history()) == [["short", "direct_completion_failed"]]
+    assert outputs(await session.messages()) == [["short", "direct_completion_failed"]]
     assert len(model.requests) == 4, "two of the turn, two of the body, none of them twice"
-    settled = [row.record for row in await session.rows() if isinstance(row.record, EffectSettled)]
+    settled = [row.record for row in await session.journal() if isinstance(row.record, EffectSettled)]
     direct = [record.outcome for record in settled if isinstance(record.outcome, DirectOutcome)]
     assert [one.source for one in direct] == ["summary", "summary"]
     assert all(one.kind is EffectKind.DIRECT for one in direct)
@@ -284,7 +285,7 @@ async def test_a_completion_of_a_resumable_body_is_recorded_and_asked_for_once(d
     assert result.usage.input >= 50
 
 
-async def test_bytes_that_a_step_refers_to_are_there_when_the_body_is_entered_again(new_store: NewStore) -> None:
+async def test_attachment_of_a_step_is_readable_after_reentry(new_store: NewStore) -> None:
     begun = asyncio.Event()
     wait = [True]
 
@@ -306,7 +307,7 @@ async def test_bytes_that_a_step_refers_to_are_there_when_the_body_is_entered_ag
         made = await ctx.step("render", render)
         if begun.is_set():
             wait.clear()
-        await ctx.dispatch.batch([ChildCall("hang")])
+        await ctx.tools.batch([("hang", {})])
         return (await ctx.attachments.get(AttachmentRef(**made))).decode()
 
     told, _ = await handed_over(new_store, [do, hang], [do, hang], begun)

@@ -1,4 +1,4 @@
-"""What a tool can do through its context, on every store: sessions, other tools, attachments, its model."""
+"""Clients of the tool context, on every store: sessions, other tools, attachments, its model."""
 
 from __future__ import annotations
 
@@ -8,25 +8,29 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from perdure import Agent, Code, Error, Runtime, ToolContext, ToolError, Tuning, Work, tool
+from perdure import Agent, Code, Error, Runtime, RuntimeOptions, ToolContext, ToolError, WorkerOptions, tool
 from perdure.codec import Json
 from perdure.commit.changes import Intervention
+from perdure.compat.seeds import SeedToolContext
 from perdure.models.scripted import ScriptedModel, call, fail, say
-from perdure.observe.events import OutputDelta, Progress
+from perdure.observe.events import ToolOutputDelta, ToolProgress
+from perdure.runtime.internals import core_of, ref_of
+from perdure.runtime.sessions.results import wait_for
 from perdure.store.protocol import Store
 from perdure.store.shapes import Intervened
-from perdure.testing.held import Gatekeeper
+from perdure.testing.gated_store import AppendGate
 from perdure.tools.clients.completions import DirectRequest
 from perdure.tools.clients.dispatch import ChildCall
 from perdure.tools.clients.progress import SandboxMessage
+from perdure.tools.context import completions_of, dispatch_of, origin_of
 from perdure.tools.decorator import AnyTool
-from perdure.tools.execution_result import ToolExecutionResult
+from perdure.tools.execution_result import ToolResult
 from perdure.vocab.log_keys import gate_key
-from perdure.vocab.messages import AttachmentRef, Text, ToolResult
+from perdure.vocab.messages import AttachmentRef, Text, ToolResultPart
 from perdure.vocab.outcomes import DirectOutcome
-from perdure.vocab.records import AttachmentKept, EffectSettled, ToolMembershipChanged
+from perdure.vocab.records import AttachmentStored, EffectSettled, ToolMembershipChanged
 from perdure.vocab.usage import Usage
-from tests.scenarios.conftest import Desk, NewStore, until
+from tests.scenarios.conftest import App, NewStore, until
 
 Body = Callable[[ToolContext], Awaitable[Json]]
 
@@ -48,7 +52,7 @@ async def double(n: int) -> int:
     return n * 2
 
 
-@tool(effect="pure", serial=True)
+@tool(effect="pure", sequential=True)
 async def log(ctx: ToolContext, n: int) -> str:
     """Serial."""
     return ctx.call_id.rsplit(":", 3)[-3]
@@ -60,20 +64,20 @@ async def pay(n: int) -> int:
     raise AssertionError("it must not run")
 
 
-async def done(desk: Desk, body: Body, *others: AnyTool, text: str = "go") -> tuple[Runtime, Json]:
+async def done(app: App, body: Body, *others: AnyTool, text: str = "go") -> tuple[Runtime, Json]:
     """Let a tool do something in session `s`, and say what the model was told of it."""
     model = ScriptedModel.by_input({text: [call("do"), say("ok")]}, default=[say("hello", exact=True)])
-    rt = await desk.open(model, doing(body), *others)
+    rt = await app.open(model, doing(body), *others)
     session = await rt.session("s", agent="a")
     await session.ask(text, timeout=20)
-    history = await session.history()
-    return rt, next(part.output for message in history for part in message.parts if isinstance(part, ToolResult))
+    history = await session.messages()
+    return rt, next(part.output for message in history for part in message.parts if isinstance(part, ToolResultPart))
 
 
 # --- sessions ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_tool_reads_its_own_session_and_another(desk: Desk) -> None:
+async def test_a_tool_reads_its_own_session_and_another(app: App) -> None:
     async def body(ctx: ToolContext) -> Json:
         now, other = await ctx.sessions.snapshot_current(), await ctx.sessions.snapshot("other")
         assert isinstance(other.messages[0].parts[0], Text)
@@ -84,11 +88,11 @@ async def test_a_tool_reads_its_own_session_and_another(desk: Desk) -> None:
         }
 
     model = ScriptedModel.by_input({"go": [call("do"), say("ok")]}, default=[say("hello", exact=True)])
-    rt = await desk.open(model, doing(body))
+    rt = await app.open(model, doing(body))
     await (await rt.session("other", agent="a")).ask("hi")
     session = await rt.session("s", agent="a")
     await session.ask("go")
-    [told] = [p.output for m in await session.history() for p in m.parts if isinstance(p, ToolResult)]
+    [told] = [p.output for m in await session.messages() for p in m.parts if isinstance(p, ToolResultPart)]
     assert told == {
         "model": "scripted",
         "mine": ["s", "a", 1, True, 3],
@@ -96,7 +100,7 @@ async def test_a_tool_reads_its_own_session_and_another(desk: Desk) -> None:
     }
 
 
-async def test_a_tool_opens_a_session_starts_a_turn_and_reads_its_end(desk: Desk) -> None:
+async def test_a_tool_opens_a_session_starts_a_turn_and_reads_its_end(app: App) -> None:
     async def body(ctx: ToolContext) -> Json:
         name = await ctx.sessions.create_session()
         named = await ctx.sessions.create_session("helper", agent="a")
@@ -105,14 +109,14 @@ async def test_a_tool_opens_a_session_starts_a_turn_and_reads_its_end(desk: Desk
         assert (again.turn_id, again.duplicate, started.duplicate) == (started.turn_id, True, False)
         return [name, named, await ctx.sessions.turn_result(started, timeout=10)]
 
-    rt, [name, named, text] = await done(desk, body)
+    rt, [name, named, text] = await done(app, body)
     assert text == "hello"
     assert named == "helper"
-    assert {info.name for info in await rt.sessions()} == {"s", name, "helper"}
-    assert [message.role for message in await rt.existing(name).history()] == ["user", "assistant"]
+    assert {info.name for info in await rt.list_sessions()} == {"s", name, "helper"}
+    assert [message.role for message in await rt.get_session(name).messages()] == ["user", "assistant"]
 
 
-async def test_an_attempt_that_runs_again_opens_no_second_session(desk: Desk) -> None:
+async def test_an_attempt_that_runs_again_opens_no_second_session(app: App) -> None:
     names: list[str] = []
 
     @tool(effect="idempotent", retries=1)
@@ -123,14 +127,14 @@ async def test_an_attempt_that_runs_again_opens_no_second_session(desk: Desk) ->
             raise ToolError("not yet")
         return names[-1]
 
-    rt = await desk.open(ScriptedModel(call("do"), say("ok")), do)
+    rt = await app.open(ScriptedModel(call("do"), say("ok")), do)
     await (await rt.session("s", agent="a")).ask("go")
     assert len(names) == 2
     assert len(set(names)) == 1
-    assert len(await rt.sessions()) == 2
+    assert len(await rt.list_sessions()) == 2
 
 
-async def test_a_tool_closes_another_session_by_stopping_what_runs_there(desk: Desk) -> None:
+async def test_a_tool_closes_another_session_by_stopping_what_runs_there(app: App) -> None:
     reached = asyncio.Event()
 
     @tool(effect="pure")
@@ -145,14 +149,14 @@ async def test_a_tool_closes_another_session_by_stopping_what_runs_there(desk: D
     model = ScriptedModel.by_input(
         {"go": [call("do"), say("ok")], "hang": [call("hang"), say("never")]}, default=[say("hello")]
     )
-    rt = await desk.open(model, doing(body), hang)
+    rt = await app.open(model, doing(body), hang)
     await (await rt.session("idle", agent="a")).ask("hi")
     busy = await rt.session("busy", agent="a")
     running, waiting = await busy.send("hang"), await busy.send("hi")
     await reached.wait()
     session = await rt.session("s", agent="a")
     await session.ask("go", timeout=20)
-    [told] = [p.output for m in await session.history() for p in m.parts if isinstance(p, ToolResult)]
+    [told] = [p.output for m in await session.messages() for p in m.parts if isinstance(p, ToolResultPart)]
     assert told == [True, False]
     assert [(await sent.result(10)).reason for sent in (running, waiting)] == ["cancelled", "cancelled"]
 
@@ -175,7 +179,7 @@ class _Leisurely:
         return done
 
 
-async def test_a_tool_closes_a_session_whose_turn_runs_before_its_beginning_is_durable(new_store: NewStore) -> None:
+async def test_tool_closes_a_session_before_its_turn_is_durable(new_store: NewStore) -> None:
     reached, ran = asyncio.Event(), list[str]()
 
     @tool(effect="pure")
@@ -193,27 +197,29 @@ async def test_a_tool_closes_a_session_whose_turn_runs_before_its_beginning_is_d
         return await ctx.sessions.close_session("busy")
 
     async def idle() -> bool:
-        return (await busy.why()).status == "idle" and not await busy.queue()
+        return (await busy.why()).status == "idle" and not await busy.queued_inputs()
 
     async def followed() -> None:
         gate.release()
-        if await busy.runtime.store.find(busy.stream, gate_key(sent[0].turn)):  # else it hangs, and goes on hanging
+        if await ref_of(busy).runtime.store.find(
+            ref_of(busy).stream, gate_key(sent[0].turn_id)
+        ):  # else it hangs, and goes on hanging
             await until(idle)
 
     scripts = {"go": [call("do"), say("ok")], "hang": [call("hang"), say("never")], "next": [call("note"), say("no")]}
     agent = Agent("a", model=ScriptedModel.by_input(scripts), tools=[doing(body), hang, note])
-    gate = Gatekeeper(lambda what: "turn_opened" in what)
+    gate = AppendGate(lambda what: "turn_opened" in what)
     leisurely = cast(Store, _Leisurely(new_store(), followed))
     async with (
-        Runtime(gate.guard(new_store()), agents=[agent], worker=Work(queues=["slow"])) as slow,
-        Runtime(leisurely, agents=[agent], worker=Work(queues=["default"])) as rt,
+        Runtime(gate.guard(new_store()), agents=[agent], worker=WorkerOptions(queues=["slow"])) as slow,
+        Runtime(leisurely, agents=[agent], worker=WorkerOptions(queues=["default"])) as rt,
     ):
         busy = await slow.session("busy", agent="a", queue="slow")
         sent = [await busy.send(text) for text in ("hang", "next", "next")]
         await reached.wait()
         session = await rt.session("s", agent="a")
         await session.ask("go", timeout=20)
-        [told] = [p.output for m in await session.history() for p in m.parts if isinstance(p, ToolResult)]
+        [told] = [p.output for m in await session.messages() for p in m.parts if isinstance(p, ToolResultPart)]
         assert told is True
         assert [(await one.result(10)).reason for one in sent] == ["cancelled"] * 3
         assert ran == []
@@ -234,44 +240,44 @@ REFUSED: list[tuple[str, Callable[[ToolContext], Awaitable[object]], str]] = [
         lambda ctx: ctx.attachments.put(bytes(16_777_217), "text/csv"),
         "runtime_effect_attachment_store",
     ),
-    ("a completion on nobody's account", lambda ctx: ctx.direct_completions.complete("hi", " "), "invalid_argument"),
+    ("a completion on nobody's account", lambda ctx: completions_of(ctx).complete("hi", " "), "invalid_argument"),
     (
         "a completion of nothing",
-        lambda ctx: ctx.direct_completions.complete(DirectRequest(()), "x"),
+        lambda ctx: completions_of(ctx).complete(DirectRequest(()), "x"),
         "invalid_argument",
     ),
 ]
 
 
 @pytest.mark.parametrize(("what", "ask", "code"), REFUSED, ids=[what for what, _, _ in REFUSED])
-async def test_what_cannot_be_done_is_told_to_the_model_and_the_session_goes_on(
-    desk: Desk, what: str, ask: Callable[[ToolContext], Awaitable[object]], code: str
+async def test_refused_client_operation_is_returned_to_the_model(
+    app: App, what: str, ask: Callable[[ToolContext], Awaitable[object]], code: str
 ) -> None:
     async def body(ctx: ToolContext) -> Json:
         await ask(ctx)
         return "done"
 
-    rt, told = await done(desk, body)
+    rt, told = await done(app, body)
     assert told["code"] == code
     assert await (await rt.session("s")).ask("still there?") == "hello"
 
 
-async def test_a_turn_of_the_same_session_is_queued_and_cannot_be_awaited(desk: Desk) -> None:
+async def test_a_turn_of_the_same_session_is_queued_and_cannot_be_awaited(app: App) -> None:
     async def body(ctx: ToolContext) -> Json:
         started = await ctx.sessions.start_turn("s", "next", "and then?")
         with pytest.raises(ToolError, match="cannot be awaited"):
             await ctx.sessions.turn_result(started)
         return started.turn_id
 
-    rt, turn = await done(desk, body)
+    rt, turn = await done(app, body)
     session = await rt.session("s")
-    assert (await session.wait_for(turn)).text == "hello"
+    assert (await wait_for(ref_of(session), turn)).text == "hello"
 
 
 # --- which tools there are -----------------------------------------------------------------------------------------
 
 
-async def test_a_tool_taken_out_is_gone_from_the_next_turn_on_and_after_a_restart(new_store: NewStore) -> None:
+async def test_removed_tool_is_missing_from_the_next_turn_on(new_store: NewStore) -> None:
     generations: list[int] = []
 
     @tool(effect="idempotent")
@@ -307,9 +313,9 @@ async def test_a_tool_taken_out_is_gone_from_the_next_turn_on_and_after_a_restar
         assert shown(model) == [["change"]] * 2
         await session.ask("and now?")
         assert shown(model)[2:] == [["change", "double"]] * 2
-        outputs = [p.output for m in await session.history() for p in m.parts if isinstance(p, ToolResult)]
-        changes = [row.record for row in await session.rows() if isinstance(row.record, ToolMembershipChanged)]
-    assert generations == [1, 1, 2], "what changes nothing is no generation"
+        outputs = [p.output for m in await session.messages() for p in m.parts if isinstance(p, ToolResultPart)]
+        changes = [row.record for row in await session.journal() if isinstance(row.record, ToolMembershipChanged)]
+    assert generations == [1, 1, 2], "an update without change is no new generation"
     assert [(one.names, one.present) for one in changes] == [(("double", "log"), False), (("double",), True)]
     assert outputs[0] == everything
     assert outputs[1] == 4
@@ -317,31 +323,31 @@ async def test_a_tool_taken_out_is_gone_from_the_next_turn_on_and_after_a_restar
     assert outputs[-1] == 8
 
 
-async def test_the_tools_of_another_session_are_those_of_its_next_turn(desk: Desk) -> None:
+async def test_the_tools_of_another_session_are_those_of_its_next_turn(app: App) -> None:
     async def body(ctx: ToolContext) -> Json:
         if ctx.session_id == "s":
             await ctx.sessions.set_tool_membership(["double"], False)
         other = await ctx.sessions.shared_tool_catalog("s")
         return [one.name for one in other]
 
-    rt, told = await done(desk, body, double)
-    assert told == ["do", "double"], "its own turn keeps what it began with"
+    rt, told = await done(app, body, double)
+    assert told == ["do", "double"], "the running turn keeps its tools"
     watcher = await rt.session("t", agent="a")
     await watcher.ask("go")
-    [seen] = [p.output for m in await watcher.history() for p in m.parts if isinstance(p, ToolResult)]
+    [seen] = [p.output for m in await watcher.messages() for p in m.parts if isinstance(p, ToolResultPart)]
     assert seen == ["do"]
 
 
 # --- other tools ---------------------------------------------------------------------------------------------------
 
 
-async def test_children_answer_in_source_order_and_what_cannot_run_is_answered_too(desk: Desk) -> None:
+async def test_children_answer_in_source_order_and_what_cannot_run_is_answered_too(app: App) -> None:
     async def body(ctx: ToolContext) -> Json:
-        manifest = ctx.dispatch.callable_tool_manifest("double")
+        manifest = dispatch_of(ctx).callable_tool_manifest("double")
         assert manifest is not None
-        assert ctx.dispatch.callable_tool_manifest_by_id("tool:double") == manifest
-        assert ctx.dispatch.callable_tool_manifest("fly") is None
-        results = await ctx.dispatch.batch(
+        assert dispatch_of(ctx).callable_tool_manifest_by_id("tool:double") == manifest
+        assert dispatch_of(ctx).callable_tool_manifest("fly") is None
+        results = await ctx.tools.batch(
             [
                 ChildCall("double", {"n": 1}),
                 ChildCall("log", {"n": 0}, "tail"),
@@ -353,7 +359,7 @@ async def test_children_answer_in_source_order_and_what_cannot_run_is_answered_t
         )
         return [[one.call_id, one.tool_name, one.value, one.error_code] for one in results]
 
-    _, told = await done(desk, body, double, log, pay)
+    _, told = await done(app, body, double, log, pay)
     assert told == [
         ["0", "double", 2, None],
         ["tail", "log", "child", None],
@@ -364,43 +370,44 @@ async def test_children_answer_in_source_order_and_what_cannot_run_is_answered_t
     ]
 
 
-async def test_a_child_knows_its_parent_and_has_no_children(desk: Desk) -> None:
+async def test_a_child_knows_its_parent_and_has_no_children(app: App) -> None:
     seen: list[ToolContext] = []
 
     @tool(effect="pure")
     async def child(ctx: ToolContext) -> str:
         """A child."""
         seen.append(ctx)
-        return ctx.dispatch.__class__.__name__
+        return dispatch_of(ctx).__class__.__name__
 
     async def body(ctx: ToolContext) -> Json:
         seen.append(ctx)
-        [result] = await ctx.dispatch.batch([ChildCall("child", {}, "one")])
+        [result] = await ctx.tools.batch([ChildCall("child", {}, "one")])
         return result.error_code
 
-    _, told = await done(desk, body, child)
+    _, told = await done(app, body, child)
     assert told == "service_unavailable"
     parent, one = seen
-    assert one.parent_call_id == parent.call_id
+    origin = origin_of(one)
+    assert origin.parent_call_id == parent.call_id
     assert one.call_id == f"{parent.call_id}:batch:1:child:0:one"
     assert one.idempotency_key != parent.idempotency_key
-    assert one.parent_invocation is not None
-    assert one.parent_invocation.effect_kind == "tool_batch"
+    assert origin.parent_invocation is not None
+    assert origin.parent_invocation.effect_kind == "tool_batch"
 
 
-async def test_twenty_six_children_are_too_many_and_none_runs(desk: Desk) -> None:
+async def test_twenty_six_children_are_too_many_and_none_runs(app: App) -> None:
     async def body(ctx: ToolContext) -> Json:
-        results = await ctx.dispatch.batch([ChildCall("double", {"n": n}) for n in range(26)])
+        results = await ctx.tools.batch([("double", {"n": n}) for n in range(26)])
         return [one.error_code for one in results]
 
-    _, told = await done(desk, body, double)
+    _, told = await done(app, body, double)
     assert told == ["tool_batch_too_large"] * 26
 
 
 # --- bytes ---------------------------------------------------------------------------------------------------------
 
 
-async def test_bytes_are_kept_with_the_outcome_and_only_their_session_reads_them(desk: Desk) -> None:
+async def test_bytes_are_kept_with_the_outcome_and_only_their_session_reads_them(app: App) -> None:
     kept: list[AttachmentRef] = []
 
     async def body(ctx: ToolContext) -> Json:
@@ -412,54 +419,54 @@ async def test_bytes_are_kept_with_the_outcome_and_only_their_session_reads_them
         kept.append(await ctx.attachments.put(b"a,b", "text/csv", name="t.csv"))
         return (await ctx.attachments.get(kept[0])).decode()
 
-    rt, told = await done(desk, body)
+    rt, told = await done(app, body)
     assert told == "a,b", "before it is durable"
     [ref] = kept
     assert (ref.media_type, ref.size, ref.name) == ("text/csv", 3, "t.csv")
-    assert (await rt.store.blob(ref.hash)).data == b"a,b"
+    assert (await core_of(rt).store.blob(ref.hash)).data == b"a,b"
     again: list[Json] = []
     for name in ("s", "t"):
         session = await rt.session(name, agent="a")
         await session.ask("go")
-        again += [p.output for m in await session.history() for p in m.parts if isinstance(p, ToolResult)][-1:]
+        again += [p.output for m in await session.messages() for p in m.parts if isinstance(p, ToolResultPart)][-1:]
     assert again == ["a,b", "attachment_not_found"]
 
 
 # --- the model -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_direct_completion_is_outside_the_conversation_and_counts_for_the_turn(desk: Desk) -> None:
+async def test_a_direct_completion_is_outside_the_conversation_and_counts_for_the_turn(app: App) -> None:
     async def body(ctx: ToolContext) -> Json:
-        reply = await ctx.direct_completions.complete(DirectRequest("sum up", "Be brief."), "summary")
+        reply = await completions_of(ctx).complete(DirectRequest("sum up", "Be brief."), "summary")
         return reply.text
 
     spent = Usage(input=100, output=10, calls=1)
     model = ScriptedModel.by_input(
         {"go": [call("do"), say("ok", usage=Usage(calls=1))], "sum up": [say("short", exact=True, usage=spent)]}
     )
-    rt = await desk.open(model, doing(body))
+    rt = await app.open(model, doing(body))
     session = await rt.session("s", agent="a")
     result = await (await session.send("go")).result(20)
-    history = await session.history()
-    assert [p.output for m in history for p in m.parts if isinstance(p, ToolResult)] == ["short"]
+    history = await session.messages()
+    assert [p.output for m in history for p in m.parts if isinstance(p, ToolResultPart)] == ["short"]
     direct = model.requests[1]
     assert (direct.instructions, direct.tools, len(direct.messages)) == ("Be brief.", (), 1)
     assert result.usage.calls == 3
-    outcomes = [row.record.outcome for row in await session.rows() if isinstance(row.record, EffectSettled)]
+    outcomes = [row.record.outcome for row in await session.journal() if isinstance(row.record, EffectSettled)]
     bought = DirectOutcome(source="summary", model="scripted", spent=spent)
     assert [one for one in outcomes if isinstance(one, DirectOutcome)] == [bought]
     assert result.usage.input >= 100
 
 
-async def test_a_model_that_gives_no_reply_is_a_visible_failure_of_the_tool(desk: Desk) -> None:
+async def test_failed_direct_completion_fails_the_tool_call(app: App) -> None:
     async def body(ctx: ToolContext) -> Json:
-        return (await ctx.direct_completions.complete("sum up", "summary")).text
+        return await ctx.complete("sum up", source="summary")
 
     model = ScriptedModel.by_input({"go": [call("do"), say("ok")], "sum up": [fail(401, message="no key"), say("x")]})
-    rt = await desk.open(model, doing(body))
+    rt = await app.open(model, doing(body))
     session = await rt.session("s", agent="a")
     await session.ask("go")
-    [told] = [p.output for m in await session.history() for p in m.parts if isinstance(p, ToolResult)]
+    [told] = [p.output for m in await session.messages() for p in m.parts if isinstance(p, ToolResultPart)]
     assert told["code"] == "direct_completion_failed"
     assert "no key" in told["error"]
 
@@ -467,76 +474,79 @@ async def test_a_model_that_gives_no_reply_is_a_visible_failure_of_the_tool(desk
 # --- the rest ------------------------------------------------------------------------------------------------------
 
 
-async def test_progress_reaches_observers_by_its_kind(desk: Desk) -> None:
+async def test_progress_reaches_observers_by_its_kind(app: App) -> None:
     watched = asyncio.Event()
 
     async def body(ctx: ToolContext) -> Json:
         await watched.wait()
-        ctx.progress(SandboxMessage("half way"))
-        ctx.progress(SandboxMessage("line 1", "stdout"))
+        SeedToolContext(ctx).progress(SandboxMessage("half way"))
+        SeedToolContext(ctx).progress(SandboxMessage("line 1", "stdout"))
         return 1
 
     model = ScriptedModel(call("do"), say("ok"))
-    rt = await desk.open(model, doing(body))
+    rt = await app.open(model, doing(body))
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
-    live: list[Progress | OutputDelta] = []
+    live: list[ToolProgress | ToolOutputDelta] = []
     async for event in sent.events():
         watched.set()
-        if isinstance(event, Progress | OutputDelta):
+        if isinstance(event, ToolProgress | ToolOutputDelta):
             live.append(event)
-    assert [event.message if isinstance(event, Progress) else event.text for event in live] == ["half way", "line 1"]
+    assert [event.message if isinstance(event, ToolProgress) else event.text for event in live] == [
+        "half way",
+        "line 1",
+    ]
 
 
 WRONG_ARGUMENTS: list[Callable[[ToolContext], Awaitable[object]]] = [
-    lambda ctx: ctx.dispatch.batch([5]),  # type: ignore[list-item]
-    lambda ctx: ctx.dispatch.batch(5),  # type: ignore[arg-type]
-    lambda ctx: ctx.dispatch.batch([ChildCall(name=5)]),  # type: ignore[arg-type]
-    lambda ctx: ctx.dispatch.batch([ChildCall("double", call_id=5)]),  # type: ignore[arg-type]
+    lambda ctx: ctx.tools.batch([5]),  # type: ignore[list-item]
+    lambda ctx: ctx.tools.batch(5),  # type: ignore[arg-type]
+    lambda ctx: ctx.tools.batch([ChildCall(name=5)]),  # type: ignore[arg-type]
+    lambda ctx: ctx.tools.batch([ChildCall("double", call_id=5)]),  # type: ignore[arg-type]
     lambda ctx: ctx.attachments.put("x", "text/plain"),  # type: ignore[arg-type]
     lambda ctx: ctx.attachments.put(5, "text/plain"),  # type: ignore[arg-type]
     lambda ctx: ctx.attachments.put(b"x", ["text/plain"]),  # type: ignore[arg-type]
     lambda ctx: ctx.attachments.put(b"x", "text/plain", name=5),  # type: ignore[arg-type]
     lambda ctx: ctx.attachments.get("x"),  # type: ignore[arg-type]
-    lambda ctx: ctx.direct_completions.complete(5, "me"),  # type: ignore[arg-type]
-    lambda ctx: ctx.direct_completions.complete("hi", 5),  # type: ignore[arg-type]
-    lambda ctx: ctx.direct_completions.complete(DirectRequest(5), "me"),  # type: ignore[arg-type]
-    lambda ctx: ctx.direct_completions.complete(DirectRequest(["hi"]), "me"),  # type: ignore[list-item]
-    lambda ctx: ctx.direct_completions.complete(DirectRequest("hi", instructions=5), "me"),  # type: ignore[arg-type]
-    lambda ctx: ctx.direct_completions.complete(DirectRequest("hi", key=5), "me"),  # type: ignore[arg-type]
+    lambda ctx: completions_of(ctx).complete(5, "me"),  # type: ignore[arg-type]
+    lambda ctx: completions_of(ctx).complete("hi", 5),  # type: ignore[arg-type]
+    lambda ctx: completions_of(ctx).complete(DirectRequest(5), "me"),  # type: ignore[arg-type]
+    lambda ctx: completions_of(ctx).complete(DirectRequest(["hi"]), "me"),  # type: ignore[list-item]
+    lambda ctx: completions_of(ctx).complete(DirectRequest("hi", instructions=5), "me"),  # type: ignore[arg-type]
+    lambda ctx: completions_of(ctx).complete(DirectRequest("hi", key=5), "me"),  # type: ignore[arg-type]
     lambda ctx: ctx.sessions.turn_result(5),  # type: ignore[arg-type]
 ]
 
 
 @pytest.mark.parametrize("wrong", WRONG_ARGUMENTS)
 async def test_an_argument_that_is_something_else_is_refused_in_words(
-    desk: Desk, wrong: Callable[[ToolContext], Awaitable[object]]
+    app: App, wrong: Callable[[ToolContext], Awaitable[object]]
 ) -> None:
     async def body(ctx: ToolContext) -> Json:
         with pytest.raises(ToolError) as caught:
             await wrong(ctx)
         return [caught.value.code, caught.value.message]
 
-    _, told = await done(desk, body, double)
+    _, told = await done(app, body, double)
     assert told[0] == "invalid_argument"
     assert "must be" in told[1] or "batch" in told[1].lower()
 
 
 @pytest.mark.parametrize("raw", [5, b"bytes", object(), "\ud800", "text"])
 @pytest.mark.parametrize("value", [7, {"n": 7}])
-async def test_whatever_a_raw_output_is_the_call_stays_a_success(desk: Desk, value: Json, raw: object) -> None:
+async def test_raw_output_of_any_value_keeps_the_call_successful(app: App, value: Json, raw: object) -> None:
     async def body(ctx: ToolContext) -> Json:
-        return ToolExecutionResult.success_with_raw_output(value, raw)  # type: ignore[arg-type]
+        return ToolResult.success_with_raw_output(value, raw)  # type: ignore[arg-type]
 
-    _, told = await done(desk, body)
+    _, told = await done(app, body)
     assert told == value
 
 
-async def test_process_events_are_missing_outside_a_process(desk: Desk) -> None:
+async def test_process_events_are_missing_outside_a_process(app: App) -> None:
     async def body(ctx: ToolContext) -> Json:
-        return (await ctx.process_events.emit("x", {})).sequence
+        return (await SeedToolContext(ctx).process_events.emit("x", {})).sequence
 
-    _, told = await done(desk, body)
+    _, told = await done(app, body)
     assert told["code"] == "service_unavailable"
     assert "Process events" in told["error"]
 
@@ -565,32 +575,32 @@ async def store_in_a_step(ctx: ToolContext) -> Json:
 
 
 @pytest.mark.parametrize("one", [store_bytes, store_in_a_step])
-async def test_bytes_that_a_call_keeps_belong_to_a_record_that_can_be_redacted(desk: Desk, one: AnyTool) -> None:
-    rt = await desk.open(ScriptedModel(call("store"), say("kept")), one, tuning=Tuning(patience_s=0.0))
+async def test_stored_attachment_is_deleted_by_redacting_its_record(app: App, one: AnyTool) -> None:
+    rt = await app.open(ScriptedModel(call("store"), say("kept")), one, tuning=RuntimeOptions(idle_timeout_s=0.0))
     session = await rt.session("s", agent="a")
     await session.ask("go")
-    [kept] = [row for row in await session.rows() if isinstance(row.record, AttachmentKept)]
-    assert isinstance(kept.record, AttachmentKept)
+    [kept] = [row for row in await session.journal() if isinstance(row.record, AttachmentStored)]
+    assert isinstance(kept.record, AttachmentStored)
     assert kept.record.ref is not None
     hash = kept.record.ref.hash
-    assert (await rt.store.blob(hash, stream=session.stream)).data == b"top secret"
+    assert (await core_of(rt).store.blob(hash, stream=ref_of(session).stream)).data == b"top secret"
     await session.redact(kept.seq)
     with pytest.raises(Error) as gone:
-        await rt.store.blob(hash, stream=session.stream)
+        await core_of(rt).store.blob(hash, stream=ref_of(session).stream)
     assert gone.value.code is Code.BLOB_UNKNOWN
 
 
-async def test_bytes_that_a_call_keeps_are_exported_and_imported(desk: Desk) -> None:
-    rt = await desk.open(ScriptedModel(call("store"), say("kept")), store_bytes)
+async def test_bytes_that_a_call_keeps_are_exported_and_imported(app: App) -> None:
+    rt = await app.open(ScriptedModel(call("store"), say("kept")), store_bytes)
     session = await rt.session("s", agent="a")
     await session.ask("go")
-    [ref] = [row.record.ref for row in await session.rows() if isinstance(row.record, AttachmentKept)]
+    [ref] = [row.record.ref for row in await session.journal() if isinstance(row.record, AttachmentStored)]
     assert ref is not None
     copy = await rt.import_session("copy", await session.export())
-    assert (await rt.store.blob(ref.hash, stream=copy.stream)).data == b"top secret"
+    assert (await core_of(rt).store.blob(ref.hash, stream=ref_of(copy).stream)).data == b"top secret"
 
 
-async def test_a_model_is_not_told_of_tools_that_its_session_does_not_have(desk: Desk) -> None:
+async def test_model_receives_no_removed_tools(app: App) -> None:
     @tool
     async def off(ctx: ToolContext) -> int:
         """Take a tool away."""
@@ -602,23 +612,26 @@ async def test_a_model_is_not_told_of_tools_that_its_session_does_not_have(desk:
         return "done"
 
     model = ScriptedModel.by_input({"take it away": [call("off"), say("done")]}, default=[call("admin"), say("done")])
-    rt = await desk.open(model, off, admin)
+    rt = await app.open(model, off, admin)
     session = await rt.session("s", agent="a")
     await session.ask("take it away")
     await session.ask("use it")
     told = [
-        part.output for message in await session.history() for part in message.parts if isinstance(part, ToolResult)
+        part.output
+        for message in await session.messages()
+        for part in message.parts
+        if isinstance(part, ToolResultPart)
     ]
     assert "The tools are: off" in str(told[-1])
     assert "admin" not in str(told[-1]).partition("The tools are:")[2]
 
 
 @pytest.mark.parametrize("timeout", ["soon", True, [1]])
-async def test_a_timeout_that_is_none_is_refused_before_anything_is_sent(desk: Desk, timeout: object) -> None:
-    rt = await desk.open(ScriptedModel(say("hello")))
+async def test_a_timeout_that_is_none_is_refused_before_anything_is_sent(app: App, timeout: object) -> None:
+    rt = await app.open(ScriptedModel(say("hello")))
     session = await rt.session("s", agent="a")
     with pytest.raises(Error) as refused:
         await session.ask("hi", timeout=timeout)  # type: ignore[arg-type]
     assert refused.value.code is Code.INVALID_ARGUMENT
-    assert await rt.sessions() == ()
+    assert await rt.list_sessions() == ()
     assert (await session.ask("hi", timeout="30s")).startswith("hello")

@@ -15,32 +15,33 @@ import pytest
 
 from perdure import (
     Agent,
+    CannotTell,
     Code,
     Error,
     Happened,
     OutcomeUnknown,
     Runtime,
+    RuntimeOptions,
     Session,
     ToolContext,
     ToolError,
-    Tuning,
-    Unknown,
-    Work,
+    WorkerOptions,
     tool,
 )
 from perdure.codec import Json
-from perdure.codemode import Limits, code_mode
+from perdure.codemode import ProgramLimits, code_mode
 from perdure.codemode.machine import Machine
 from perdure.codemode.pauses import Pause
 from perdure.models.scripted import ScriptedModel, call, calls, say
 from perdure.observe.verify import verify
 from perdure.runtime.calls.programs import ProgramsClient
+from perdure.runtime.internals import core_of, ref_of
 from perdure.session.fold import CODE
 from perdure.session.redaction import caches_of
 from perdure.tools.decorator import AnyTool
-from perdure.vocab.messages import ToolResult
+from perdure.vocab.messages import ToolResultPart
 from perdure.vocab.tools import RetryPolicy
-from tests.scenarios.conftest import Desk, until
+from tests.scenarios.conftest import App, until
 
 Spoil = Callable[[bytes], Awaitable[bytes | None]]
 
@@ -67,25 +68,29 @@ def shop(sold: list[int]) -> list[AnyTool]:
 
 
 async def told(session: Session) -> list[Json]:
-    history = await session.history()
-    return [part.output for message in history for part in message.parts if isinstance(part, ToolResult)]
+    history = await session.messages()
+    return [part.output for message in history for part in message.parts if isinstance(part, ToolResultPart)]
 
 
 async def check(rt: Runtime, session: str = "s") -> None:
-    [info] = [one for one in await rt.sessions() if one.name == session]
-    verdict = verify(info, await rt.store.read(info.stream), await rt.store.load(info.stream, code=CODE))
+    [info] = [one for one in await rt.list_sessions() if one.name == session]
+    verdict = verify(
+        info, await core_of(rt).store.read(info.stream), await core_of(rt).store.load(info.stream, code=CODE)
+    )
     assert verdict.problems == ()
 
 
-async def run(desk: Desk, *programs: str, tools: Sequence[AnyTool] = (), limits: Limits | None = None) -> list[Json]:
-    rt = await desk.open(script(*programs), *tools, code_mode(limits=limits))
+async def run(
+    app: App, *programs: str, tools: Sequence[AnyTool] = (), limits: ProgramLimits | None = None
+) -> list[Json]:
+    rt = await app.open(script(*programs), *tools, code_mode(limits=limits))
     session = await rt.session("s", agent="a")
     await session.ask("go")
     await check(rt)
     return await told(session)
 
 
-async def test_a_program_calls_tools_as_functions_and_tells_its_last_value_and_what_it_printed(desk: Desk) -> None:
+async def test_program_returns_its_last_value_and_printed_text(app: App) -> None:
     sold: list[int] = []
     code = """
 total = 0
@@ -95,7 +100,7 @@ for item in [1, 2, 3]:
 f = price
 {"total": total, "more": f(item=7), "awaited": await price(item=8)}
 """
-    assert await run(desk, code, tools=shop(sold)) == [
+    assert await run(app, code, tools=shop(sold)) == [
         {
             "result": {"total": 600, "more": {"cents": 700}, "awaited": {"cents": 800}},
             "printed": "bought 1\nbought 2\nbought 3\n",
@@ -104,7 +109,7 @@ f = price
     assert sold == [1, 2, 3]
 
 
-async def test_variables_and_functions_stay_for_the_next_program_and_the_next_turn(desk: Desk) -> None:
+async def test_variables_and_functions_stay_for_the_next_program_and_the_next_turn(app: App) -> None:
     sold: list[int] = []
     first = "basket = [1, 2]\ndef fill(item):\n    basket.append(item)\n    return buy(item)"
     model = ScriptedModel.by_input(
@@ -113,7 +118,7 @@ async def test_variables_and_functions_stay_for_the_next_program_and_the_next_tu
             "and now?": [call("run_python", code="basket"), say("done")],
         }
     )
-    rt = await desk.open(model, *shop(sold), code_mode())
+    rt = await app.open(model, *shop(sold), code_mode())
     session = await rt.session("s", agent="a")
     await session.ask("go")
     await session.ask("and now?")
@@ -125,10 +130,10 @@ async def test_variables_and_functions_stay_for_the_next_program_and_the_next_tu
     await check(rt)
 
 
-async def test_errors_come_back_for_repair_and_what_was_done_stays_done(desk: Desk) -> None:
+async def test_errors_come_back_for_repair_and_what_was_done_stays_done(app: App) -> None:
     sold: list[int] = []
     broken, repaired = "x = buy(1)\nbuy(13)", "x, buy(2)"
-    [error, told_then] = await run(desk, broken, repaired, tools=shop(sold))
+    [error, told_then] = await run(app, broken, repaired, tools=shop(sold))
     assert "program_failed" in str(error)
     assert "unlucky: nobody sells 13" in str(error)
     assert "line 2" in str(error)
@@ -136,9 +141,9 @@ async def test_errors_come_back_for_repair_and_what_was_done_stays_done(desk: De
     assert sold == [1, 2]
 
 
-async def test_a_failed_call_can_be_caught(desk: Desk) -> None:
+async def test_a_failed_call_can_be_caught(app: App) -> None:
     code = "try:\n    buy(13)\nexcept RuntimeError as e:\n    r = str(e)\nr"
-    assert await run(desk, code, tools=shop([])) == [{"result": "unlucky: nobody sells 13"}]
+    assert await run(app, code, tools=shop([])) == [{"result": "unlucky: nobody sells 13"}]
 
 
 @pytest.mark.parametrize(
@@ -162,7 +167,7 @@ async def test_a_call_that_is_none_is_an_error_of_the_program(code: str, says: s
     assert sold == []
 
 
-async def test_time_randomness_and_naps_are_recorded(desk: Desk) -> None:
+async def test_time_randomness_and_naps_are_recorded(app: App) -> None:
     code = """
 import time, random, asyncio
 from datetime import datetime, date
@@ -171,7 +176,7 @@ time.sleep(0.01)
 await asyncio.sleep(0.01)
 [a > 1.7e9, b.year >= 2026, c.year >= 2026, 0 <= random.random() < 1]
 """
-    assert await run(desk, code) == [{"result": [True, True, True, True]}]
+    assert await run(app, code) == [{"result": [True, True, True, True]}]
 
 
 HOSTILE = {
@@ -223,7 +228,7 @@ async def test_a_hostile_program_ends_as_a_tool_error_and_the_worker_lives(name:
         call("run_python", code="kept + 1"),
         say("alive", exact=True),
     )
-    limits = Limits(seconds=0.5, memory_bytes=20_000_000, output_bytes=10_000, calls=20)
+    limits = ProgramLimits(seconds=0.5, memory_bytes=20_000_000, output_bytes=10_000, calls=20)
     async with Runtime(
         "memory://", agents=[Agent("a", model=model, tools=[*shop([]), code_mode(limits=limits)])]
     ) as rt:
@@ -231,12 +236,12 @@ async def test_a_hostile_program_ends_as_a_tool_error_and_the_worker_lives(name:
         assert await session.ask("go") == "alive"
         outputs = await told(session)
     assert says in str(outputs[1])
-    assert outputs[2] == {"result": 2}, "what was kept before is still there"
+    assert outputs[2] == {"result": 2}, "earlier variables are still there"
 
 
 async def test_an_interpreter_whose_process_is_ended_for_its_memory_is_a_limit() -> None:
     code = "import asyncio\nasync def f():\n    await asyncio.gather(f(), f())\nawait f()"
-    limits = Limits(seconds=30, memory_bytes=30_000_000)
+    limits = ProgramLimits(seconds=30, memory_bytes=30_000_000)
     model = script(code, "1")
     async with Runtime("memory://", agents=[Agent("a", model=model, tools=[code_mode(limits=limits)])]) as rt:
         session = await rt.session("s", agent="a")
@@ -246,7 +251,7 @@ async def test_an_interpreter_whose_process_is_ended_for_its_memory_is_a_limit()
     assert after == {"result": 1}
 
 
-async def test_an_interpreter_that_dies_is_a_tool_error(desk: Desk) -> None:
+async def test_an_interpreter_that_dies_is_a_tool_error(app: App) -> None:
     @tool(effect="pure")
     def murder() -> str:
         """Kill every interpreter of this process."""
@@ -257,7 +262,7 @@ async def test_an_interpreter_that_dies_is_a_tool_error(desk: Desk) -> None:
                     os.kill(int(stat.parent.name), signal.SIGKILL)
         return "done"
 
-    outputs = await run(desk, "murder()\n1", "2", tools=[murder])
+    outputs = await run(app, "murder()\n1", "2", tools=[murder])
     assert "interpreter_crashed" in str(outputs[0])
     assert outputs[1] == {"result": 2}
 
@@ -266,7 +271,7 @@ async def test_other_sessions_go_on_while_a_program_loops() -> None:
     model = ScriptedModel.by_input(
         {"loop": [call("run_python", code="while True: pass"), say("ended")], "hello": [say("hi", exact=True)]}
     )
-    agent = Agent("a", model=model, tools=[code_mode(limits=Limits(seconds=50))])
+    agent = Agent("a", model=model, tools=[code_mode(limits=ProgramLimits(seconds=50))])
     async with Runtime("memory://", agents=[agent]) as rt:
         busy = await rt.session("busy", agent="a")
         looping = await busy.send("loop")
@@ -300,22 +305,22 @@ async def asked(rt: Runtime) -> str:
 
 
 @pytest.mark.parametrize("patience", [0.0, 30.0])
-async def test_a_call_of_a_program_waits_for_its_approval_parked_or_not(desk: Desk, patience: float) -> None:
+async def test_a_call_of_a_program_waits_for_its_approval_parked_or_not(app: App, patience: float) -> None:
     paid: list[int] = []
     code = "first = pay(1)\nsecond = pay(6000)\n[first, second, pay(2)]"
 
     def large(args: SimpleNamespace) -> bool:
         return args.cents > 5000
 
-    pay = paying(paid, approve=large)
-    rt = await desk.open(script(code), pay, code_mode(), tuning=Tuning(patience_s=patience))
+    pay = paying(paid, needs_approval=large)
+    rt = await app.open(script(code), pay, code_mode(), tuning=RuntimeOptions(idle_timeout_s=patience))
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     question = await asked(rt)
     assert paid == [1]
     [waiting] = await session.pending()
     assert (waiting.kind, waiting.tool) == ("approval", "pay")
-    await rt.approvals.approve(question, by="ana", edit={"cents": 5999})
+    await rt.approvals.approve(question, by="ana", args={"cents": 5999})
     assert (await sent.result(timeout=30)).status == "finished"
     assert paid == [1, 5999, 2]
     assert (await rt.approvals.get(question)).used_at is not None
@@ -328,10 +333,12 @@ async def test_a_call_of_a_program_waits_for_its_approval_parked_or_not(desk: De
     await check(rt)
 
 
-async def test_a_denied_call_is_an_error_in_the_program(desk: Desk) -> None:
+async def test_a_denied_call_is_an_error_in_the_program(app: App) -> None:
     paid: list[int] = []
     code = "try:\n    pay(1)\nexcept RuntimeError as e:\n    r = str(e)\nr"
-    rt = await desk.open(script(code), paying(paid, approve=True), code_mode(), tuning=Tuning(patience_s=0.0))
+    rt = await app.open(
+        script(code), paying(paid, needs_approval=True), code_mode(), tuning=RuntimeOptions(idle_timeout_s=0.0)
+    )
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     await rt.approvals.deny(await asked(rt), by="ana", reason="too much")
@@ -341,9 +348,9 @@ async def test_a_denied_call_is_an_error_in_the_program(desk: Desk) -> None:
     await check(rt)
 
 
-async def test_a_grant_for_the_session_covers_the_calls_of_a_program(desk: Desk) -> None:
+async def test_a_grant_for_the_session_covers_the_calls_of_a_program(app: App) -> None:
     paid: list[int] = []
-    rt = await desk.open(script("[pay(i) for i in range(3)]"), paying(paid, approve=True), code_mode())
+    rt = await app.open(script("[pay(i) for i in range(3)]"), paying(paid, needs_approval=True), code_mode())
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     await rt.approvals.approve(await asked(rt), by="ana", for_session=True)
@@ -352,9 +359,9 @@ async def test_a_grant_for_the_session_covers_the_calls_of_a_program(desk: Desk)
     await check(rt)
 
 
-async def test_a_cancelled_turn_withdraws_what_its_program_asked(desk: Desk) -> None:
+async def test_a_cancelled_turn_withdraws_what_its_program_asked(app: App) -> None:
     paid: list[int] = []
-    rt = await desk.open(script("pay(1)"), paying(paid, approve=True), code_mode())
+    rt = await app.open(script("pay(1)"), paying(paid, needs_approval=True), code_mode())
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     question = await asked(rt)
@@ -367,13 +374,13 @@ async def test_a_cancelled_turn_withdraws_what_its_program_asked(desk: Desk) -> 
     await check(rt)
 
 
-async def test_a_cancelled_turn_ends_a_program_that_loops(desk: Desk) -> None:
-    rt = await desk.open(script("while True: pass"), code_mode(limits=Limits(seconds=50)))
+async def test_a_cancelled_turn_ends_a_program_that_loops(app: App) -> None:
+    rt = await app.open(script("while True: pass"), code_mode(limits=ProgramLimits(seconds=50)))
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
 
     async def begun() -> bool:
-        return any("code:program" in getattr(row.record, "id", "") for row in await session.rows())
+        return any("code:program" in getattr(row.record, "id", "") for row in await session.journal())
 
     await until(begun)
     await session.cancel()
@@ -381,12 +388,14 @@ async def test_a_cancelled_turn_ends_a_program_that_loops(desk: Desk) -> None:
     await check(rt)
 
 
-@pytest.mark.parametrize(("verdict", "expected"), [(Happened("receipt 7"), "receipt 7"), (Unknown("?"), "unknown")])
-async def test_a_call_in_doubt_is_probed_like_any_other(desk: Desk, verdict: Happened | Unknown, expected: str) -> None:
+@pytest.mark.parametrize(("verdict", "expected"), [(Happened("receipt 7"), "receipt 7"), (CannotTell("?"), "unknown")])
+async def test_a_call_in_doubt_is_probed_like_any_other(
+    app: App, verdict: Happened | CannotTell, expected: str
+) -> None:
     code = "try:\n    r = send()\nexcept RuntimeError as e:\n    r = 'unknown'\nr"
     asked_for: list[str] = []
 
-    async def probe(ctx: ToolContext) -> Happened | Unknown:
+    async def probe(ctx: ToolContext) -> Happened | CannotTell:
         asked_for.append(ctx.idempotency_key)
         return verdict
 
@@ -398,14 +407,14 @@ async def test_a_call_in_doubt_is_probed_like_any_other(desk: Desk, verdict: Hap
         sent.append(ctx.idempotency_key)
         raise OutcomeUnknown("the line broke")
 
-    [output] = await run(desk, code, tools=[send])
+    [output] = await run(app, code, tools=[send])
     assert isinstance(output, dict)
     assert output["result"] == expected
     assert asked_for == sent
     assert len(sent) == 1
 
 
-async def test_people_say_what_became_of_a_call_of_a_program(desk: Desk) -> None:
+async def test_people_say_what_became_of_a_call_of_a_program(app: App) -> None:
     sent: list[str] = []
 
     @tool(in_doubt="ask")
@@ -414,13 +423,13 @@ async def test_people_say_what_became_of_a_call_of_a_program(desk: Desk) -> None
         sent.append(ctx.idempotency_key)
         raise OutcomeUnknown("the line broke")
 
-    rt = await desk.open(script("send()"), send, code_mode(), tuning=Tuning(patience_s=0.0))
+    rt = await app.open(script("send()"), send, code_mode(), tuning=RuntimeOptions(idle_timeout_s=0.0))
     session = await rt.session("s", agent="a")
     turn = await session.send("go")
     question = await asked(rt)
     with pytest.raises(Error) as refused:
         await rt.approvals.settle(question, "did_not_happen", by="ana")
-    assert refused.value.code is Code.DOUBT_STILL_RUNNING
+    assert refused.value.code is Code.ORIGINAL_CALL_MAY_STILL_RUN
     await rt.approvals.settle(question, "happened", by="ana", value="receipt 8")
     await turn.result(timeout=30)
     assert await told(session) == [{"result": "receipt 8"}]
@@ -479,17 +488,26 @@ SPOILED = [gone, of_another_version, cut, scrambled]
 TWO_CALLS = "import random\nx = random.random()\nprint('once')\na = buy(1)\nb = pay(2)\n[a, b, x == x, buy(3)]"
 
 
-async def through_an_approval(desk: Desk, sold: list[int]) -> Json:
-    rt = await desk.open(
-        script(TWO_CALLS), *shop(sold), paying(sold, approve=True), code_mode(), tuning=Tuning(patience_s=0.0)
+async def through_an_approval(app: App, sold: list[int]) -> Json:
+    rt = await app.open(
+        script(TWO_CALLS),
+        *shop(sold),
+        paying(sold, needs_approval=True),
+        code_mode(),
+        tuning=RuntimeOptions(idle_timeout_s=0.0),
     )
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     question = await asked(rt)
 
     async def parked() -> bool:
-        info = await rt.store.stream(session.stream)
-        return info is not None and info.parked and info.owner is None and not rt.has_in_hand(session.stream)
+        info = await core_of(rt).store.stream(ref_of(session).stream)
+        return (
+            info is not None
+            and info.parked
+            and info.owner is None
+            and not core_of(rt).has_in_hand(ref_of(session).stream)
+        )
 
     await until(parked)
     await rt.approvals.approve(question, by="ana")
@@ -502,17 +520,17 @@ async def through_an_approval(desk: Desk, sold: list[int]) -> Json:
 AS_EVER = {"result": ["bought 1", "paid 2", True, "bought 3"], "printed": "once\n"}
 
 
-async def test_a_parked_program_goes_on_where_it_stood(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_parked_program_goes_on_where_it_stood(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     spy, sold = Spy(monkeypatch), list[int]()
-    assert await through_an_approval(desk, sold) == AS_EVER
+    assert await through_an_approval(app, sold) == AS_EVER
     assert sold == [1, 2, 3]
     assert spy.loaded == ["program"]
     assert spy.ran == [TWO_CALLS]
 
 
 @pytest.mark.parametrize("spoil", SPOILED)
-async def test_a_program_that_cannot_be_loaded_runs_again_and_is_answered_from_the_log(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, spoil: Spoil
+async def test_unloadable_program_is_replayed_from_the_log(
+    app: App, monkeypatch: pytest.MonkeyPatch, spoil: Spoil
 ) -> None:
     spy, sold = Spy(monkeypatch), list[int]()
 
@@ -522,7 +540,7 @@ async def test_a_program_that_cannot_be_loaded_runs_again_and_is_answered_from_t
         return await spoil(data)
 
     monkeypatch.setattr(ProgramsClient, "fetch", fetch)
-    assert await through_an_approval(desk, sold) == AS_EVER
+    assert await through_an_approval(app, sold) == AS_EVER
     assert sold == [1, 2, 3], "a call that was made is not made again"
     assert spy.loaded == []
     assert spy.ran == [TWO_CALLS, TWO_CALLS]
@@ -530,7 +548,7 @@ async def test_a_program_that_cannot_be_loaded_runs_again_and_is_answered_from_t
 
 @pytest.mark.parametrize("spoil", SPOILED)
 async def test_variables_that_cannot_be_loaded_come_from_running_earlier_programs_again(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, spoil: Spoil
+    app: App, monkeypatch: pytest.MonkeyPatch, spoil: Spoil
 ) -> None:
     sold: list[int] = []
     first = "import random\nx = [random.random(), buy(1)]\nbuy(13)"
@@ -540,7 +558,7 @@ async def test_variables_that_cannot_be_loaded_come_from_running_earlier_program
             "two": [call("run_python", code="[x, y, buy(3)]"), say("ok")],
         }
     )
-    rt = await desk.open(model, *shop(sold), code_mode())
+    rt = await app.open(model, *shop(sold), code_mode())
     session = await rt.session("s", agent="a")
     await session.ask("one")
     spy = Spy(monkeypatch)
@@ -561,9 +579,7 @@ async def test_variables_that_cannot_be_loaded_come_from_running_earlier_program
     await check(rt)
 
 
-async def test_a_program_that_runs_again_and_asks_for_something_else_is_stopped_loudly(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_diverging_program_fails_with_replay_mismatch(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     spy, sold = Spy(monkeypatch), list[int]()
     run = Machine.run
 
@@ -575,52 +591,52 @@ async def test_a_program_that_runs_again_and_asks_for_something_else_is_stopped_
 
     monkeypatch.setattr(Machine, "run", other)
     monkeypatch.setattr(ProgramsClient, "fetch", fetch)
-    output = await through_an_approval(desk, sold)
+    output = await through_an_approval(app, sold)
     assert "replay_mismatch" in str(output)
     assert sold == [1]
 
 
 async def test_a_program_that_a_limit_ended_leaves_the_variables_from_before_it() -> None:
     model = script("kept = [1]", "kept.append(2)\nwhile True: pass", "kept")
-    agent = Agent("a", model=model, tools=[code_mode(limits=Limits(seconds=0.3))])
+    agent = Agent("a", model=model, tools=[code_mode(limits=ProgramLimits(seconds=0.3))])
     async with Runtime("memory://", agents=[agent]) as rt:
         session = await rt.session("s", agent="a")
         await session.ask("go")
         assert (await told(session))[2] == {"result": [1]}
 
 
-async def test_programs_of_one_reply_run_one_after_the_other(desk: Desk) -> None:
+async def test_programs_of_one_reply_run_one_after_the_other(app: App) -> None:
     model = ScriptedModel(calls(call("run_python", code="x = 1"), call("run_python", code="x + 1")), say("done"))
-    rt = await desk.open(model, code_mode())
+    rt = await app.open(model, code_mode())
     session = await rt.session("s", agent="a")
     await session.ask("go")
     assert (await told(session))[1] == {"result": 2}
 
 
 async def kept(rt: Runtime, session: Session) -> list[bytes]:
-    """What the session still keeps of its interpreters."""
+    """Return the stored interpreters of the session."""
     found: list[bytes] = []
-    for row in await session.rows():
+    for row in await session.journal():
         for hash in caches_of(row.record):
             with suppress(Error):
-                found.append((await rt.store.blob(hash, stream=session.stream)).data)
+                found.append((await core_of(rt).store.blob(hash, stream=ref_of(session).stream)).data)
     return found
 
 
-async def test_a_program_that_ended_leaves_its_variables_and_nothing_else(desk: Desk) -> None:
+async def test_a_program_that_ended_leaves_its_variables_and_nothing_else(app: App) -> None:
     sold: list[int] = []
-    rt = await desk.open(
+    rt = await app.open(
         script("x = 'apple'\n[buy(i) for i in range(1, 4)]", "y = x + buy(4)"), *shop(sold), code_mode()
     )
     session = await rt.session("s", agent="a")
     await session.ask("go")
     [variables] = await kept(rt, session)
     assert b"applebought 4" in variables
-    assert [row.kind for row in await session.rows() if row.kind == "attachment_kept"] == []
+    assert [row.kind for row in await session.journal() if row.kind == "attachment_stored"] == []
 
 
-async def test_a_cancelled_program_leaves_nothing_of_where_it_stood(desk: Desk) -> None:
-    rt = await desk.open(script("x = 'apple'\npay(1)"), paying([], approve=True), code_mode())
+async def test_a_cancelled_program_leaves_nothing_of_where_it_stood(app: App) -> None:
+    rt = await app.open(script("x = 'apple'\npay(1)"), paying([], needs_approval=True), code_mode())
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     await asked(rt)
@@ -630,7 +646,7 @@ async def test_a_cancelled_program_leaves_nothing_of_where_it_stood(desk: Desk) 
     assert await kept(rt, session) == []
 
 
-async def test_redacting_what_a_call_returned_takes_it_out_of_every_stored_interpreter(desk: Desk) -> None:
+async def test_redacting_what_a_call_returned_takes_it_out_of_every_stored_interpreter(app: App) -> None:
     @tool(effect="pure")
     async def look_up() -> str:
         """Something private."""
@@ -642,30 +658,30 @@ async def test_redacting_what_a_call_returned_takes_it_out_of_every_stored_inter
             "two": [call("run_python", code="[x, y]"), say("ok")],
         }
     )
-    rt = await desk.open(model, look_up, code_mode())
+    rt = await app.open(model, look_up, code_mode())
     session = await rt.session("s", agent="a")
     await session.ask("one")
     assert b"the-secret" in b"".join(await kept(rt, session))
-    [seq] = [row.seq for row in await session.rows() if getattr(row.record, "id", "").endswith("step:call:1")]
+    [seq] = [row.seq for row in await session.journal() if getattr(row.record, "id", "").endswith("step:call:1")]
     assert await session.redact(seq)
     assert await kept(rt, session) == []
     await session.ask("two")
     assert (await told(session))[1] == {"result": ["[redacted]", 7]}, "the programs before it ran again, from the log"
-    assert b"the-secret" not in b"".join([*await kept(rt, session), *(row.data for row in await session.rows())])
+    assert b"the-secret" not in b"".join([*await kept(rt, session), *(row.data for row in await session.journal())])
     await check(rt)
 
 
-async def test_variables_of_a_program_whose_text_was_redacted_are_lost_and_the_model_is_told(desk: Desk) -> None:
+async def test_redacted_program_loses_its_variables_with_a_message(app: App) -> None:
     model = ScriptedModel.by_input(
         {
             "one": [call("run_python", code="x = 1"), say("ok")],
             "two": [call("run_python", code="x"), call("run_python", code="x = 2\nx"), say("ok")],
         }
     )
-    rt = await desk.open(model, code_mode())
+    rt = await app.open(model, code_mode())
     session = await rt.session("s", agent="a")
     await session.ask("one")
-    [reply] = [row.seq for row in await session.rows() if row.kind == "effect_settled" and b"x = 1" in row.data]
+    [reply] = [row.seq for row in await session.journal() if row.kind == "effect_settled" and b"x = 1" in row.data]
     assert await session.redact(reply)
     await session.ask("two")
     [_, lost, anew] = await told(session)
@@ -677,8 +693,8 @@ async def test_variables_of_a_program_whose_text_was_redacted_are_lost_and_the_m
 
 
 @pytest.mark.parametrize("spoiled", [False, True])
-async def test_a_call_of_a_program_is_tried_as_often_as_its_tool_says(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, spoiled: bool
+async def test_program_call_is_retried_by_the_policy_of_its_tool(
+    app: App, monkeypatch: pytest.MonkeyPatch, spoiled: bool
 ) -> None:
     tried: list[tuple[int, int, str]] = []
 
@@ -697,8 +713,8 @@ async def test_a_call_of_a_program_is_tried_as_often_as_its_tool_says(
             return None
 
         monkeypatch.setattr(ProgramsClient, "fetch", fetch)
-    tuning = Tuning(patience_s=0.0)
-    rt = await desk.open(script(code), send, paying([], approve=True), code_mode(), tuning=tuning)
+    tuning = RuntimeOptions(idle_timeout_s=0.0)
+    rt = await app.open(script(code), send, paying([], needs_approval=True), code_mode(), tuning=tuning)
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     await rt.approvals.approve(await asked(rt), by="ana")
@@ -711,7 +727,7 @@ async def test_a_call_of_a_program_is_tried_as_often_as_its_tool_says(
 
 
 @pytest.mark.parametrize("also", [{}, {"tool:run_python": 2}])
-async def test_calls_of_programs_keep_the_limits_of_their_tools(desk: Desk, also: dict[str, int]) -> None:
+async def test_calls_of_programs_keep_the_limits_of_their_tools(app: App, also: dict[str, int]) -> None:
     inside, most, done = 0, 0, 0
 
     @tool
@@ -726,14 +742,14 @@ async def test_calls_of_programs_keep_the_limits_of_their_tools(desk: Desk, also
         return "charged"
 
     model = ScriptedModel.by_input({}, default=[call("run_python", code="[charge() for _ in range(3)]"), say("done")])
-    work = Work(limits={"tool:charge": 1, **also})
-    rt = await desk.open(model, charge, code_mode(), worker=work)
+    work = WorkerOptions(limits={"tool:charge": 1, **also})
+    rt = await app.open(model, charge, code_mode(), worker=work)
     sent = [await (await rt.session(f"s{n}", agent="a")).send(f"go {n}") for n in range(4)]
     assert [(await one.result(timeout=30)).status for one in sent] == ["finished"] * 4
     assert done == 12
-    assert most <= (2 if also else 1), "who holds a permit waits for no other, so it makes its calls without"
+    assert most <= (2 if also else 1), "a holder of a permit waits for no other: its calls run without"
 
     async def given_back() -> bool:
-        return not await rt.store.permits()
+        return not await core_of(rt).store.permits()
 
     await until(given_back)

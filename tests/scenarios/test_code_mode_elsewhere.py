@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from perdure import Code, Error, Runtime, Session, Tuning
+from perdure import Code, Error, Runtime, RuntimeOptions, Session
 from perdure.codec import Json
 from perdure.codemode import code_mode
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.observe.pending import PendingClientCall, PendingItem, PendingQuestion
 from perdure.runtime.calls.programs import ProgramsClient
+from perdure.runtime.internals import core_of
 from perdure.tools.client_side import asking, client_tool
-from perdure.vocab.promises import Err
-from tests.scenarios.conftest import Desk, until
+from perdure.vocab.promises import Failure
+from tests.scenarios.conftest import App, until
 from tests.scenarios.test_code_mode import check, script, shop, told
 
 WHERE = client_tool(
     "where_am_i",
     "Where the person is.",
     {"type": "object", "properties": {"precise": {"type": "boolean"}}, "additionalProperties": False},
-    result={"type": "object", "properties": {"lat": {"type": "number"}}, "required": ["lat"]},
+    result_type={"type": "object", "properties": {"lat": {"type": "number"}}, "required": ["lat"]},
 )
 QUESTION: Json = {"id": "colour", "question": "Which colour?", "kind": "choice", "options": ["red", "blue"]}
 
@@ -34,19 +35,19 @@ async def waiting(session: Session, items: int = 1) -> list[PendingItem]:
 
 async def parked(rt: Runtime) -> None:
     async def so() -> bool:
-        [info] = await rt.sessions()
-        return info.parked and info.owner is None and not rt.has_in_hand(info.stream)
+        [info] = await rt.list_sessions()
+        return info.parked and info.owner is None and not core_of(rt).has_in_hand(info.stream)
 
     await until(so)
 
 
 @pytest.mark.parametrize("kept", [True, False])
 async def test_a_program_waits_for_its_client_and_goes_on_where_it_stood(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, kept: bool
+    app: App, monkeypatch: pytest.MonkeyPatch, kept: bool
 ) -> None:
     sold: list[int] = []
     code = "a = buy(1)\nhere = where_am_i(precise=True)\n[a, here['lat'], buy(2)]"
-    rt = await desk.open(script(code), *shop(sold), WHERE, code_mode(), tuning=Tuning(patience_s=0.0))
+    rt = await app.open(script(code), *shop(sold), WHERE, code_mode(), tuning=RuntimeOptions(idle_timeout_s=0.0))
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     [item] = await waiting(session)
@@ -66,14 +67,14 @@ async def test_a_program_waits_for_its_client_and_goes_on_where_it_stood(
     assert (await sent.result(timeout=30)).status == "finished"
     assert await told(session) == [{"result": ["bought 1", 52.5, "bought 2"]}]
     assert sold == [1, 2]
-    await session.post_result(item.id, {"lat": 52.5})  # who did not hear back says it again
+    await session.post_result(item.id, {"lat": 52.5})  # a client without a reply repeats its result
     with pytest.raises(Error) as late:
         await session.post_result(item.id, {"lat": 0})
     assert late.value.code is Code.TOOL_CALL_ANSWERED
     await check(rt)
 
 
-async def test_gathered_calls_of_the_client_wait_together_and_its_failures_are_raised(desk: Desk) -> None:
+async def test_gathered_calls_of_the_client_wait_together_and_its_failures_are_raised(app: App) -> None:
     code = """
 import asyncio
 async def safe(one):
@@ -83,24 +84,24 @@ async def safe(one):
         return str(e) if "invalid" not in str(e) else str(e).split(":")[0]
 await asyncio.gather(safe(where_am_i()), safe(where_am_i(precise=True)), safe(where_am_i(wrong=1)))
 """
-    rt = await desk.open(script(code), WHERE, code_mode(), tuning=Tuning(patience_s=0.0))
+    rt = await app.open(script(code), WHERE, code_mode(), tuning=RuntimeOptions(idle_timeout_s=0.0))
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     [first, second] = await waiting(session, 2)
-    await session.post_result(second.id, Err(code="denied", message="not allowed"))
+    await session.post_result(second.id, Failure(code="denied", message="not allowed"))
     await session.post_result(first.id, {"lat": 1})
     await sent.result(timeout=30)
     assert await told(session) == [{"result": [{"lat": 1}, "denied: not allowed", "invalid_tool_args"]}]
     await check(rt)
 
 
-async def test_a_program_asks_a_person_and_silence_means_what_the_question_says(desk: Desk) -> None:
+async def test_a_program_asks_a_person_and_silence_means_what_the_question_says(app: App) -> None:
     code = f"""
 told = ask_user(questions=[{QUESTION!r}])
 silent = ask_user(questions=[{ {**QUESTION, "default": "blue"}!r}])
 [told["answers"]["colour"]["value"], silent["answers"]["colour"]["value"]]
 """
-    rt = await desk.open(script(code), asking(timeout=1.0), code_mode(), tuning=Tuning(patience_s=0.0))
+    rt = await app.open(script(code), asking(timeout=1.0), code_mode(), tuning=RuntimeOptions(idle_timeout_s=0.0))
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     [item] = await waiting(session)
@@ -111,8 +112,8 @@ silent = ask_user(questions=[{ {**QUESTION, "default": "blue"}!r}])
     await check(rt)
 
 
-async def test_a_cancelled_program_wants_nothing_of_its_client_any_more(desk: Desk) -> None:
-    rt = await desk.open(script("where_am_i()"), WHERE, code_mode(), tuning=Tuning(patience_s=0.0))
+async def test_a_cancelled_program_wants_nothing_of_its_client_any_more(app: App) -> None:
+    rt = await app.open(script("where_am_i()"), WHERE, code_mode(), tuning=RuntimeOptions(idle_timeout_s=0.0))
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     [item] = await waiting(session)
@@ -125,16 +126,14 @@ async def test_a_cancelled_program_wants_nothing_of_its_client_any_more(desk: De
     await check(rt)
 
 
-async def test_what_the_client_brought_is_there_when_a_later_program_needs_it(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_client_result_is_available_to_a_later_program(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     model = ScriptedModel.by_input(
         {
             "one": [call("run_python", code="here = where_am_i()"), say("ok")],
             "two": [call("run_python", code="here['lat']"), say("ok")],
         }
     )
-    rt = await desk.open(model, WHERE, code_mode())
+    rt = await app.open(model, WHERE, code_mode())
     session = await rt.session("s", agent="a")
     sent = await session.send("one")
     [item] = await waiting(session)

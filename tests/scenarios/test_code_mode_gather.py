@@ -7,15 +7,16 @@ from collections import Counter
 
 import pytest
 
-from perdure import Agent, Code, Error, Runtime, ToolContext, ToolError, Tuning, tool
+from perdure import Agent, Code, Error, Runtime, RuntimeOptions, ToolContext, ToolError, tool
 from perdure.codec import Json
-from perdure.codemode import Limits, code_mode
+from perdure.codemode import ProgramLimits, code_mode
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.runtime.calls.programs import ProgramsClient
+from perdure.runtime.internals import core_of, ref_of
 from perdure.tools.decorator import AnyTool
 from perdure.vocab.outcomes import DurableStepOutcome
 from perdure.vocab.records import EffectSettled, EffectStarted
-from tests.scenarios.conftest import Desk, until
+from tests.scenarios.conftest import App, until
 from tests.scenarios.test_code_mode import check, gone, run, script, shop, told
 
 GATHER = "import asyncio\n"
@@ -43,7 +44,7 @@ class Overlap:
         self.now[name] -= 1
 
 
-async def test_gathered_calls_run_at_the_same_time_and_each_is_an_effect_of_its_own(desk: Desk) -> None:
+async def test_gathered_calls_run_concurrently_as_separate_effects(app: App) -> None:
     meeting = Overlap(together=3)
 
     @tool
@@ -53,11 +54,11 @@ async def test_gathered_calls_run_at_the_same_time_and_each_is_an_effect_of_its_
         return f"{who} met"
 
     code = GATHER + "await asyncio.gather(meet('a'), meet('b'), meet('c'))"
-    rt = await desk.open(script(code), meet, code_mode())
+    rt = await app.open(script(code), meet, code_mode())
     session = await rt.session("s", agent="a")
     await session.ask("go")
     assert await told(session) == [{"result": ["a met", "b met", "c met"]}]
-    intents = [row.record.id for row in await session.rows() if isinstance(row.record, EffectStarted)]
+    intents = [row.record.id for row in await session.journal() if isinstance(row.record, EffectStarted)]
     assert [str(id) for id in intents if "/step:" in id] == [f"c1.0/step:call:{n}" for n in (1, 2, 3)]
     await check(rt)
 
@@ -95,31 +96,31 @@ async def test_calls_are_gathered_however_a_program_writes_that(form: str) -> No
         await check(rt)
 
 
-async def test_a_coroutine_of_an_earlier_program_is_gathered_by_a_later_one(desk: Desk) -> None:
+async def test_a_coroutine_of_an_earlier_program_is_gathered_by_a_later_one(app: App) -> None:
     first = "# nothing but\nasync def look(i):\n    return await price(i)"
     later = GATHER + "[one['cents'] for one in await asyncio.gather(look(1), look(2))]"
-    outputs = await run(desk, "", "x = (", first, later, tools=shop([]))
+    outputs = await run(app, "", "x = (", first, later, tools=shop([]))
     assert outputs[-1] == {"result": [100, 200]}
 
 
-async def test_one_that_fails_is_raised_and_the_others_go_on(desk: Desk) -> None:
+async def test_one_that_fails_is_raised_and_the_others_go_on(app: App) -> None:
     sold: list[int] = []
     code = (
         GATHER + "try:\n    await asyncio.gather(buy(1), buy(13), buy(2))\nexcept RuntimeError as e:\n    r = str(e)\nr"
     )
-    [output] = await run(desk, code, tools=shop(sold))
+    [output] = await run(app, code, tools=shop(sold))
     assert isinstance(output, dict)
     assert output["result"] == "unlucky: nobody sells 13"
     assert sorted(sold) == [1, 2]
 
 
-async def test_what_a_program_does_not_wait_for_runs_to_its_end_and_is_told(desk: Desk) -> None:
+async def test_unawaited_program_call_runs_and_is_reported(app: App) -> None:
     sold: list[int] = []
     code = GATHER + "left = [buy(1)]\nif False:\n    await asyncio.gather(*left)\n'over'"
     later = GATHER + "await asyncio.gather(*left)"
-    [output, error, after] = await run(desk, code, later, "len(left)", tools=shop(sold))
+    [output, error, after] = await run(app, code, later, "len(left)", tools=shop(sold))
     assert output == {"result": "over", "note": "Call 1 (buy) was made and not awaited; it ended with: bought 1."}
-    assert "an earlier program was promised" in str(error)
+    assert "a call of an earlier program" in str(error)
     assert after == {"result": 1}, "that program lost no variables"
     assert sold == [1]
 
@@ -128,13 +129,13 @@ async def test_what_a_program_does_not_wait_for_runs_to_its_end_and_is_told(desk
 
 
 def counted(overlap: Overlap) -> list[AnyTool]:
-    @tool(effect="pure", concurrency_class="desk")
+    @tool(effect="pure", concurrency_group="desk")
     async def desk_work(i: int) -> int:
         """One at a time."""
         await overlap.pass_through("desk")
         return i
 
-    @tool(effect="pure", serial=True)
+    @tool(effect="pure", sequential=True)
     async def alone(i: int) -> int:
         """Beside nothing."""
         await overlap.pass_through("serial")
@@ -210,7 +211,7 @@ said = await asyncio.gather(*[visit(door) for door in (1, 2, 3)])
 
 
 def paying(paid: list[int]) -> AnyTool:
-    @tool(approve=True)
+    @tool(needs_approval=True)
     async def pay(ctx: ToolContext, cents: int) -> int:
         """Pay."""
         paid.append(cents)
@@ -221,8 +222,8 @@ def paying(paid: list[int]) -> AnyTool:
 
 async def parked(rt: Runtime, stream: str) -> None:
     async def so() -> bool:
-        [info] = await rt.sessions()
-        return info.parked and info.owner is None and not rt.has_in_hand(info.stream)
+        [info] = await rt.list_sessions()
+        return info.parked and info.owner is None and not core_of(rt).has_in_hand(info.stream)
 
     await until(so)
 
@@ -236,13 +237,13 @@ async def asked(rt: Runtime, questions: int) -> list[str]:
 
 
 @pytest.mark.parametrize("kept", [True, False])
-async def test_a_program_that_runs_again_gets_its_answers_in_the_order_it_got_them(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, kept: bool
+async def test_replayed_program_receives_results_in_recorded_order(
+    app: App, monkeypatch: pytest.MonkeyPatch, kept: bool
 ) -> None:
     sold: list[int] = []
     doors = Doors()
     tools = [*shop(sold), doors.tool(), paying(sold)]
-    rt = await desk.open(script(BY_ARRIVAL), *tools, code_mode(), tuning=Tuning(patience_s=0.0))
+    rt = await app.open(script(BY_ARRIVAL), *tools, code_mode(), tuning=RuntimeOptions(idle_timeout_s=0.0))
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     for door, so_far in ((3, 1), (1, 2), (2, 3)):
@@ -253,7 +254,7 @@ async def test_a_program_that_runs_again_gets_its_answers_in_the_order_it_got_th
         doors.open(door)
         await until(there)
     [question] = await asked(rt, 1)
-    await parked(rt, session.stream)
+    await parked(rt, ref_of(session).stream)
     if not kept:
         fetch = ProgramsClient.fetch
 
@@ -272,7 +273,7 @@ async def test_a_program_that_runs_again_gets_its_answers_in_the_order_it_got_th
 
 
 async def test_variables_of_a_program_that_gathered_come_from_running_it_again(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sold: list[int] = []
     doors = Doors()
@@ -284,7 +285,7 @@ async def test_variables_of_a_program_that_gathered_come_from_running_it_again(
             "two": [call("run_python", code="seen"), say("ok")],
         }
     )
-    rt = await desk.open(model, *shop(sold), doors.tool(), code_mode())
+    rt = await app.open(model, *shop(sold), doors.tool(), code_mode())
     session = await rt.session("s", agent="a")
     await session.ask("one")
     [first] = await told(session)
@@ -306,12 +307,10 @@ async def test_variables_of_a_program_that_gathered_come_from_running_it_again(
 
 @pytest.mark.parametrize("patience", [0.0, 30.0])
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
-async def test_gathered_calls_are_all_asked_about_and_each_runs_when_it_is_allowed(
-    desk: Desk, patience: float, order: tuple[int, ...]
-) -> None:
+async def test_gathered_calls_run_as_each_is_approved(app: App, patience: float, order: tuple[int, ...]) -> None:
     paid: list[int] = []
     code = GATHER + "await asyncio.gather(pay(1), pay(2), pay(3))"
-    rt = await desk.open(script(code), paying(paid), code_mode(), tuning=Tuning(patience_s=patience))
+    rt = await app.open(script(code), paying(paid), code_mode(), tuning=RuntimeOptions(idle_timeout_s=patience))
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     questions = await asked(rt, 3)
@@ -330,7 +329,7 @@ async def test_gathered_calls_are_all_asked_about_and_each_runs_when_it_is_allow
     await check(rt)
 
 
-async def test_a_denied_call_among_others_is_raised_and_the_others_are_still_decided(desk: Desk) -> None:
+async def test_denied_gathered_call_raises_and_others_stay_open(app: App) -> None:
     paid: list[int] = []
     code = (
         GATHER
@@ -343,7 +342,7 @@ async def safe(one):
 await asyncio.gather(safe(pay(1)), safe(pay(2)))
 """
     )
-    rt = await desk.open(script(code), paying(paid), code_mode(), tuning=Tuning(patience_s=0.0))
+    rt = await app.open(script(code), paying(paid), code_mode(), tuning=RuntimeOptions(idle_timeout_s=0.0))
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     questions = await asked(rt, 2)
@@ -356,11 +355,11 @@ await asyncio.gather(safe(pay(1)), safe(pay(2)))
     await check(rt)
 
 
-async def test_a_cancelled_gather_doubts_what_runs_and_withdraws_what_is_asked(desk: Desk) -> None:
+async def test_a_cancelled_gather_doubts_what_runs_and_withdraws_what_is_asked(app: App) -> None:
     paid: list[int] = []
     doors = Doors()
     code = GATHER + "await asyncio.gather(knock(1), knock(2), pay(3))"
-    rt = await desk.open(script(code), doors.tool(), paying(paid), code_mode())
+    rt = await app.open(script(code), doors.tool(), paying(paid), code_mode())
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     [question] = await asked(rt, 1)
@@ -376,7 +375,7 @@ async def test_a_cancelled_gather_doubts_what_runs_and_withdraws_what_is_asked(d
     assert refused.value.code is Code.APPROVAL_STALE
     settled = {
         row.record.id: row.record.outcome
-        for row in await session.rows()
+        for row in await session.journal()
         if isinstance(row.record, EffectSettled) and "/step:call" in row.record.id
     }
     assert set(settled) == {"c1.0/step:call:1", "c1.0/step:call:2", "c1.0/step:call:3:asks"} or set(settled) == {
@@ -391,15 +390,15 @@ async def test_a_cancelled_gather_doubts_what_runs_and_withdraws_what_is_asked(d
     await check(rt)
 
 
-async def test_a_gather_of_too_many_calls_ends_at_the_limit(desk: Desk) -> None:
+async def test_a_gather_of_too_many_calls_ends_at_the_limit(app: App) -> None:
     sold: list[int] = []
     code = GATHER + "await asyncio.gather(*[buy(i) for i in range(10000)])"
-    [output] = await run(desk, code, tools=shop(sold), limits=Limits(calls=40))
+    [output] = await run(app, code, tools=shop(sold), limits=ProgramLimits(calls=40))
     assert "program_limit_exceeded" in str(output)
     assert sorted(sold) == [i for i in range(41) if i != 13][:39]
 
 
-async def test_a_call_that_fails_inside_a_gather_is_tried_as_its_tool_says(desk: Desk) -> None:
+async def test_failed_gathered_call_is_retried_by_its_policy(app: App) -> None:
     tries: list[int] = []
 
     @tool(effect="idempotent", retries=2)
@@ -411,6 +410,6 @@ async def test_a_call_that_fails_inside_a_gather_is_tried_as_its_tool_says(desk:
         return f"{i} at attempt {ctx.attempt}"
 
     code = GATHER + "await asyncio.gather(shaky(1), shaky(2))"
-    [output] = await run(desk, code, tools=[shaky])
+    [output] = await run(app, code, tools=[shaky])
     assert output == {"result": ["1 at attempt 2", "2 at attempt 2"]}
     assert sorted(tries) == [1, 1, 2, 2]

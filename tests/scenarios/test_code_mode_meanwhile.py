@@ -1,15 +1,16 @@
-"""What may happen while a program waits: people, other inputs and deploys. What it has done stands, and it goes on."""
+"""Events while a program waits: approvals, other inputs and deploys. Finished calls stand, and it goes on."""
 
 from __future__ import annotations
 
 import pytest
 
-from perdure import Runtime, Tuning, tool
+from perdure import Runtime, RuntimeOptions, tool
 from perdure.codemode import code_mode
 from perdure.models.scripted import ScriptedModel, call, say
+from perdure.runtime.internals import core_of
 from perdure.tools.decorator import AnyTool
 from perdure.vocab.messages import Text
-from tests.scenarios.conftest import Desk, until
+from tests.scenarios.conftest import App, until
 from tests.scenarios.test_code_mode import asked, check, paying, script, shop, told
 
 CODE = """
@@ -20,13 +21,13 @@ except RuntimeError as problem:
     paid = str(problem).split(":")[0]
 [bought, paid, buy(3)]
 """
-HURRIED = Tuning(patience_s=0.0)
+HURRIED = RuntimeOptions(idle_timeout_s=0.0)
 
 
 def renamed(paid: list[int]) -> AnyTool:
     """The tool with another signature, as a new version has it."""
 
-    @tool(approve=True)
+    @tool(needs_approval=True)
     async def pay(amount: int, currency: str) -> str:
         """Pay."""
         paid.append(amount)
@@ -37,8 +38,8 @@ def renamed(paid: list[int]) -> AnyTool:
 
 async def parked(rt: Runtime) -> None:
     async def so() -> bool:
-        [info] = await rt.sessions()
-        return info.parked and info.owner is None and not rt.has_in_hand(info.stream)
+        [info] = await rt.list_sessions()
+        return info.parked and info.owner is None and not core_of(rt).has_in_hand(info.stream)
 
     await until(so)
 
@@ -47,11 +48,11 @@ async def parked(rt: Runtime) -> None:
     ("deployed", "told_then"), [("removed", "tool_removed"), ("changed", "tool_contract_changed"), ("same", "paid 2")]
 )
 async def test_a_tool_that_changed_while_a_program_waited_for_its_approval(
-    desk: Desk, deployed: str, told_then: str
+    app: App, deployed: str, told_then: str
 ) -> None:
     sold: list[int] = []
     model = script(CODE)
-    rt = await desk.open(model, *shop(sold), paying(sold, approve=True), code_mode(), tuning=HURRIED)
+    rt = await app.open(model, *shop(sold), paying(sold, needs_approval=True), code_mode(), tuning=HURRIED)
     session = await rt.session("s", agent="a")
     await session.send("go")
     question = await asked(rt)
@@ -60,9 +61,9 @@ async def test_a_tool_that_changed_while_a_program_waited_for_its_approval(
     versions: dict[str, list[AnyTool]] = {
         "removed": [],
         "changed": [renamed(sold)],
-        "same": [paying(sold, approve=True)],
+        "same": [paying(sold, needs_approval=True)],
     }
-    later = await desk.open(model, *shop(sold), *versions[deployed], code_mode(), tuning=HURRIED)
+    later = await app.open(model, *shop(sold), *versions[deployed], code_mode(), tuning=HURRIED)
     await later.approvals.approve(question, by="ana")
     session = await later.session("s", agent="a")
 
@@ -75,10 +76,10 @@ async def test_a_tool_that_changed_while_a_program_waited_for_its_approval(
     await check(later)
 
 
-async def test_an_approval_that_nobody_gives_in_time_is_raised_in_the_program(desk: Desk) -> None:
+async def test_expired_approval_raises_in_the_program(app: App) -> None:
     sold: list[int] = []
-    pay = paying(sold, approve=True, approval_timeout=0.05)
-    rt = await desk.open(script(CODE), *shop(sold), pay, code_mode(), tuning=HURRIED)
+    pay = paying(sold, needs_approval=True, approval_timeout=0.05)
+    rt = await app.open(script(CODE), *shop(sold), pay, code_mode(), tuning=HURRIED)
     session = await rt.session("s", agent="a")
     await (await session.send("go")).result(timeout=30)
     assert await told(session) == [{"result": ["bought 1", "approval_expired", "bought 3"]}]
@@ -86,11 +87,11 @@ async def test_an_approval_that_nobody_gives_in_time_is_raised_in_the_program(de
     await check(rt)
 
 
-async def test_steering_waits_for_the_program_and_comes_before_the_next_reply(desk: Desk) -> None:
+async def test_steering_waits_for_the_program_and_comes_before_the_next_reply(app: App) -> None:
     sold: list[int] = []
     steps = {"go": [call("run_python", code=CODE)], "hurry": [say("done", exact=True)]}
     model = ScriptedModel.by_input(steps)
-    rt = await desk.open(model, *shop(sold), paying(sold, approve=True), code_mode(), tuning=HURRIED)
+    rt = await app.open(model, *shop(sold), paying(sold, needs_approval=True), code_mode(), tuning=HURRIED)
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     question = await asked(rt)
@@ -99,6 +100,6 @@ async def test_steering_waits_for_the_program_and_comes_before_the_next_reply(de
     assert (await sent.result(timeout=30)).status == "finished"
     assert await told(session) == [{"result": ["bought 1", "paid 2", "bought 3"]}]
     assert sold == [1, 2, 3]
-    texts = [part.text for message in await session.history() for part in message.parts if isinstance(part, Text)]
+    texts = [part.text for message in await session.messages() for part in message.parts if isinstance(part, Text)]
     assert texts == ["go", "hurry", "done"]
     await check(rt)

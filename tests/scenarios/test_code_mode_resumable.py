@@ -16,21 +16,23 @@ from perdure import (
     OutcomeUnknown,
     RetryPolicy,
     Runtime,
+    RuntimeOptions,
     Session,
     ToolContext,
     ToolError,
-    Tuning,
-    Work,
+    WorkerOptions,
     tool,
 )
 from perdure.codec import Json
-from perdure.codemode import Limits, code_mode
+from perdure.codemode import ProgramLimits, code_mode
 from perdure.codemode.machine import Machine
 from perdure.codemode.pauses import Pause
-from perdure.models.protocol import ModelEvent, ModelRequest, TextDelta
+from perdure.models.protocol import ModelEvent, ModelRequest, TextPiece
 from perdure.models.scripted import ScriptedModel, Step, call, say
 from perdure.runtime.calls.programs import ProgramsClient
+from perdure.runtime.internals import core_of, ref_of
 from perdure.tools.clients.dispatch import ChildCall
+from perdure.tools.context import dispatch_of
 from perdure.tools.decorator import AnyTool
 from perdure.tools.provider import ToolProvider
 from perdure.tools.spawn_subagent import spawn_subagent
@@ -39,7 +41,7 @@ from perdure.vocab.outcomes import DurableStepOutcome
 from perdure.vocab.records import EffectSettled, EffectStarted
 from perdure.vocab.tools import Durability, ToolContract, ToolManifest
 from perdure.vocab.usage import Usage
-from tests.scenarios.conftest import Desk, NewStore, until
+from tests.scenarios.conftest import App, NewStore, until
 from tests.scenarios.test_bodies import HURRIED, ids, parked, recorded
 from tests.scenarios.test_code_mode import asked, check, paying, run, script, shop, told
 
@@ -71,7 +73,7 @@ class Press:
             """Publish a document once it was reviewed."""
             self.entered[doc] += 1
             page = await ctx.step("render", self._do, f"render {doc}")
-            verdict = await ctx.event(f"review {doc}")
+            verdict = await ctx.wait_for_event(f"review {doc}")
             await ctx.step("upload", self._do, f"upload {doc}", effect="idempotent")
             return f"{page} {verdict}"
 
@@ -85,8 +87,8 @@ async def finished(session: Session) -> None:
     await until(over, seconds=30)
 
 
-async def opened(desk: Desk, code: str, *tools: AnyTool, tuning: Tuning = HURRIED) -> tuple[Runtime, Session]:
-    rt = await desk.open(script(code), *tools, code_mode(), tuning=tuning)
+async def opened(app: App, code: str, *tools: AnyTool, tuning: RuntimeOptions = HURRIED) -> tuple[Runtime, Session]:
+    rt = await app.open(script(code), *tools, code_mode(), tuning=tuning)
     session = await rt.session("s", agent="a")
     await session.send("go", key="go")
     return rt, session
@@ -100,9 +102,9 @@ def nested(marks: Sequence[str]) -> list[str]:
 # --- steps and waits
 
 
-async def test_a_body_inside_a_program_records_its_parts_under_its_own_call(desk: Desk) -> None:
+async def test_a_body_inside_a_program_records_its_parts_under_its_own_call(app: App) -> None:
     press = Press()
-    rt, session = await opened(desk, "a = buy(1)\n[a, publish(doc='x'), buy(2)]", press.tool(), *shop([]))
+    rt, session = await opened(app, "a = buy(1)\n[a, publish(doc='x'), buy(2)]", press.tool(), *shop([]))
     await recorded(session, ">c1.0~call:2/event:review x")
     await session.resolve("review x", "fine")
     await finished(session)
@@ -125,9 +127,9 @@ async def test_a_body_inside_a_program_records_its_parts_under_its_own_call(desk
 
 
 @pytest.mark.parametrize("patience", [0.0, 30.0])
-async def test_what_it_waits_for_parks_the_turn_and_wakes_it(desk: Desk, patience: float) -> None:
+async def test_event_of_a_nested_body_parks_and_wakes_the_turn(app: App, patience: float) -> None:
     press = Press()
-    rt, session = await opened(desk, "publish(doc='x')", press.tool(), tuning=Tuning(patience_s=patience))
+    rt, session = await opened(app, "publish(doc='x')", press.tool(), tuning=RuntimeOptions(idle_timeout_s=patience))
     await recorded(session, ">c1.0~call:1/event:review x")
     if not patience:
         await parked(rt, session)
@@ -139,7 +141,7 @@ async def test_what_it_waits_for_parks_the_turn_and_wakes_it(desk: Desk, patienc
     await check(rt)
 
 
-async def test_a_sleep_inside_keeps_its_moment(desk: Desk) -> None:
+async def test_a_sleep_inside_keeps_its_moment(app: App) -> None:
     naps: list[str] = []
 
     @tool(effect="resumable")
@@ -149,7 +151,7 @@ async def test_a_sleep_inside_keeps_its_moment(desk: Desk) -> None:
         await ctx.sleep("a while", 0.3)
         return ctx.now().isoformat()
 
-    rt, session = await opened(desk, "[nap(), nap()]", nap)
+    rt, session = await opened(app, "[nap(), nap()]", nap)
     await finished(session)
     [output] = await told(session)
     first, second = msgspec.convert(output, dict[str, list[str]])["result"]
@@ -164,10 +166,10 @@ async def test_a_sleep_inside_keeps_its_moment(desk: Desk) -> None:
 
 @pytest.mark.parametrize("patience", [0.0, 30.0])
 @pytest.mark.parametrize("order", ["abc", "cab"])
-async def test_three_that_are_gathered_each_wait_for_their_own(desk: Desk, patience: float, order: str) -> None:
+async def test_three_that_are_gathered_each_wait_for_their_own(app: App, patience: float, order: str) -> None:
     press = Press()
     code = GATHER + "await asyncio.gather(*[publish(doc=d) for d in 'abc'])"
-    rt, session = await opened(desk, code, press.tool(), tuning=Tuning(patience_s=patience))
+    rt, session = await opened(app, code, press.tool(), tuning=RuntimeOptions(idle_timeout_s=patience))
     for n, doc in enumerate("abc", 1):
         await recorded(session, f">c1.0~call:{n}/event:review {doc}")
     for doc in order:
@@ -181,7 +183,7 @@ async def test_three_that_are_gathered_each_wait_for_their_own(desk: Desk, patie
     await check(rt)
 
 
-async def test_one_that_works_beside_one_that_waits_keeps_the_turn_in_memory(desk: Desk) -> None:
+async def test_one_that_works_beside_one_that_waits_keeps_the_turn_in_memory(app: App) -> None:
     press, working, go_on = Press(), asyncio.Event(), asyncio.Event()
 
     async def hard() -> str:
@@ -194,11 +196,11 @@ async def test_one_that_works_beside_one_that_waits_keeps_the_turn_in_memory(des
         """Work."""
         return await ctx.step("hard", hard)
 
-    rt, session = await opened(desk, GATHER + "await asyncio.gather(publish(doc='x'), work())", press.tool(), work)
+    rt, session = await opened(app, GATHER + "await asyncio.gather(publish(doc='x'), work())", press.tool(), work)
     await recorded(session, ">c1.0~call:1/event:review x")
     await working.wait()
     await asyncio.sleep(0.1)  # as long as it would take to park
-    assert rt.has_in_hand(session.stream)
+    assert core_of(rt).has_in_hand(ref_of(session).stream)
     assert press.entered["x"] == 1
     go_on.set()
     await parked(rt, session)
@@ -208,16 +210,16 @@ async def test_one_that_works_beside_one_that_waits_keeps_the_turn_in_memory(des
     await check(rt)
 
 
-async def test_a_body_inside_that_waits_in_tasks_of_its_own_is_parked_and_goes_on(desk: Desk) -> None:
+async def test_nested_body_with_waiting_tasks_is_parked_and_resumed(app: App) -> None:
     entered: list[str] = []
 
     @tool(effect="resumable")
     async def both(ctx: ToolContext) -> Json:
         """Wait for two."""
         entered.append("both")
-        return await asyncio.gather(ctx.event("one"), ctx.event("two"))
+        return await asyncio.gather(ctx.wait_for_event("one"), ctx.wait_for_event("two"))
 
-    rt, session = await opened(desk, "both()", both)
+    rt, session = await opened(app, "both()", both)
     await parked(rt, session)
     await session.resolve("one", 1)
     await session.resolve("two", 2)
@@ -227,7 +229,7 @@ async def test_a_body_inside_that_waits_in_tasks_of_its_own_is_parked_and_goes_o
     await check(rt)
 
 
-async def test_a_step_beside_a_wait_of_the_same_body_keeps_the_turn_in_memory(desk: Desk) -> None:
+async def test_step_concurrent_with_a_nested_wait_prevents_parking(app: App) -> None:
     working, go_on, entered = asyncio.Event(), asyncio.Event(), list[str]()
 
     async def hard() -> str:
@@ -239,13 +241,13 @@ async def test_a_step_beside_a_wait_of_the_same_body_keeps_the_turn_in_memory(de
     async def both(ctx: ToolContext) -> Json:
         """Work beside a wait."""
         entered.append("both")
-        return await asyncio.gather(ctx.event("go"), ctx.step("hard", hard))
+        return await asyncio.gather(ctx.wait_for_event("go"), ctx.step("hard", hard))
 
-    rt, session = await opened(desk, "both()", both)
+    rt, session = await opened(app, "both()", both)
     await working.wait()
     await recorded(session, ">c1.0~call:1/event:go")
     await asyncio.sleep(1.5)  # as long as it would take to park
-    assert rt.has_in_hand(session.stream)
+    assert core_of(rt).has_in_hand(ref_of(session).stream)
     assert len(entered) == 1
     go_on.set()
     await parked(rt, session)
@@ -255,7 +257,7 @@ async def test_a_step_beside_a_wait_of_the_same_body_keeps_the_turn_in_memory(de
     await check(rt)
 
 
-async def test_what_a_body_inside_does_beside_a_wait_gets_the_time_to_go_on(desk: Desk) -> None:
+async def test_untracked_task_of_a_nested_body_gets_time_to_finish(app: App) -> None:
     async def done() -> str:
         return "done"
 
@@ -267,9 +269,9 @@ async def test_what_a_body_inside_does_beside_a_wait_gets_the_time_to_go_on(desk
             await asyncio.sleep(0.05)
             return await ctx.step("seen", done)
 
-        return await asyncio.gather(ctx.event("go"), unseen())
+        return await asyncio.gather(ctx.wait_for_event("go"), unseen())
 
-    rt, session = await opened(desk, "both()", both)
+    rt, session = await opened(app, "both()", both)
     await recorded(session, "<c1.0~call:1/step:seen")
     await parked(rt, session)
     await session.resolve("go", 1)
@@ -278,7 +280,7 @@ async def test_what_a_body_inside_does_beside_a_wait_gets_the_time_to_go_on(desk
     await check(rt)
 
 
-async def test_a_body_inside_that_swallows_everything_is_parked_all_the_same(desk: Desk) -> None:
+async def test_a_body_inside_that_swallows_everything_is_parked_all_the_same(app: App) -> None:
     entered: list[str] = []
 
     @tool(effect="resumable")
@@ -286,11 +288,11 @@ async def test_a_body_inside_that_swallows_everything_is_parked_all_the_same(des
         """Swallow whatever comes."""
         entered.append("stubborn")
         try:
-            return await ctx.event("go")
+            return await ctx.wait_for_event("go")
         except BaseException:  # noqa: BLE001 - that is the point
             return "swallowed"
 
-    rt, session = await opened(desk, "stubborn()", stubborn)
+    rt, session = await opened(app, "stubborn()", stubborn)
     await parked(rt, session)
     await session.resolve("go", "fine")
     await finished(session)
@@ -299,13 +301,13 @@ async def test_a_body_inside_that_swallows_everything_is_parked_all_the_same(des
     await check(rt)
 
 
-async def test_two_bodies_may_wait_for_one_event(desk: Desk) -> None:
+async def test_two_bodies_may_wait_for_one_event(app: App) -> None:
     @tool(effect="resumable")
     async def wait(ctx: ToolContext) -> Json:
         """Wait."""
-        return await ctx.event("go")
+        return await ctx.wait_for_event("go")
 
-    rt, session = await opened(desk, GATHER + "await asyncio.gather(wait(), wait())", wait)
+    rt, session = await opened(app, GATHER + "await asyncio.gather(wait(), wait())", wait)
     await recorded(session, ">c1.0~call:2/event:go")
     await session.resolve("go", 7)
     await finished(session)
@@ -313,17 +315,17 @@ async def test_two_bodies_may_wait_for_one_event(desk: Desk) -> None:
     await check(rt)
 
 
-async def test_time_and_chance_are_each_bodys_own_and_the_same_on_every_entry(desk: Desk) -> None:
+async def test_nested_body_has_stable_separate_time_and_random_values(app: App) -> None:
     seen: dict[int, set[str]] = {1: set(), 2: set()}
 
     @tool(effect="resumable")
     async def draw(ctx: ToolContext, n: int) -> str:
         """Draw."""
         seen[n].add(f"{ctx.uuid()} {ctx.now()} {ctx.random()}")
-        await ctx.event(f"go {n}")
+        await ctx.wait_for_event(f"go {n}")
         return str(ctx.uuid())
 
-    rt, session = await opened(desk, GATHER + "await asyncio.gather(draw(1), draw(2))", draw)
+    rt, session = await opened(app, GATHER + "await asyncio.gather(draw(1), draw(2))", draw)
     await parked(rt, session)
     await session.resolve("go 1", None)
     await session.resolve("go 2", None)
@@ -333,13 +335,13 @@ async def test_time_and_chance_are_each_bodys_own_and_the_same_on_every_entry(de
     await check(rt)
 
 
-async def test_another_worker_goes_on_inside(desk: Desk) -> None:
+async def test_another_worker_goes_on_inside(app: App) -> None:
     press, sold = Press(), list[int]()
     code = "a = buy(1)\n[a, publish(doc='x'), buy(2)]"
-    rt, session = await opened(desk, code, press.tool(), *shop(sold))
+    rt, session = await opened(app, code, press.tool(), *shop(sold))
     await parked(rt, session)
     await rt.drain()
-    later = await desk.open(script(code), press.tool(), *shop(sold), code_mode(), tuning=HURRIED)
+    later = await app.open(script(code), press.tool(), *shop(sold), code_mode(), tuning=HURRIED)
     session = await later.session("s", agent="a")
     await session.resolve("review x", "fine")
     await finished(session)
@@ -349,10 +351,10 @@ async def test_another_worker_goes_on_inside(desk: Desk) -> None:
     await check(later)
 
 
-async def test_what_the_program_does_not_await_runs_to_its_end_and_is_told(desk: Desk) -> None:
+async def test_unawaited_nested_body_runs_and_is_reported(app: App) -> None:
     press = Press()
     code = GATHER + "left = [publish(doc='x')]\nif False:\n    await asyncio.gather(*left)\n'over'"
-    rt, session = await opened(desk, code, press.tool())
+    rt, session = await opened(app, code, press.tool())
     await parked(rt, session)
     await session.resolve("review x", "fine")
     await finished(session)
@@ -364,7 +366,7 @@ async def test_what_the_program_does_not_await_runs_to_its_end_and_is_told(desk:
 # --- how it ends
 
 
-async def test_a_failure_is_an_error_in_the_program(desk: Desk) -> None:
+async def test_a_failure_is_an_error_in_the_program(app: App) -> None:
     async def no() -> None:
         raise ToolError("no paper", code="out_of_paper")
 
@@ -379,14 +381,14 @@ async def test_a_failure_is_an_error_in_the_program(desk: Desk) -> None:
 
     code = "r = []\nfor how in ('step', 'tool', 'broken'):\n    try:\n        publish(how=how)\n"
     code += "    except RuntimeError as e:\n        r.append(str(e))\nr"
-    [output] = await run(desk, code, tools=[publish])
+    [output] = await run(app, code, tools=[publish])
     step, tool_error, broken = msgspec.convert(output, dict[str, list[str]])["result"]
     assert (step, tool_error) == ("out_of_paper: no paper", "too_long: too long")
     assert broken.startswith("internal_error")
     assert "private" not in str(output)
 
 
-async def test_a_retried_attempt_replays_the_steps_of_the_one_before(desk: Desk) -> None:
+async def test_a_retried_attempt_replays_the_steps_of_the_one_before(app: App) -> None:
     press, attempts = Press(), list[tuple[int, int, str]]()
 
     @tool(effect="resumable", retries=RetryPolicy(kind="idempotent", max_attempts=2, base_delay_ms=10))
@@ -396,10 +398,10 @@ async def test_a_retried_attempt_replays_the_steps_of_the_one_before(desk: Desk)
         page = await ctx.step("render", press._do, f"render {doc}")  # pyright: ignore[reportPrivateUsage] - its own kind
         if ctx.attempt == 1:
             raise ToolError("not yet", retry_safe=True)
-        await ctx.event("go")
+        await ctx.wait_for_event("go")
         return f"{page} at attempt {ctx.attempt}"
 
-    rt, session = await opened(desk, "publish(doc='x')", publish)
+    rt, session = await opened(app, "publish(doc='x')", publish)
     await recorded(session, ">c1.0~call:1/event:go")
     await parked(rt, session)
     await session.resolve("go", None)
@@ -411,7 +413,7 @@ async def test_a_retried_attempt_replays_the_steps_of_the_one_before(desk: Desk)
     await check(rt)
 
 
-async def test_what_it_left_running_is_waited_for_before_its_call_ends(desk: Desk) -> None:
+async def test_nested_call_ends_after_its_running_steps(app: App) -> None:
     done, begun = list[str](), asyncio.Event()
 
     async def slow() -> str:
@@ -428,7 +430,7 @@ async def test_what_it_left_running_is_waited_for_before_its_call_ends(desk: Des
         assert not left.done()
         return "hasty"
 
-    rt, session = await opened(desk, "hasty()", hasty)
+    rt, session = await opened(app, "hasty()", hasty)
     await finished(session)
     assert done == ["slow"]
     marks = nested(await ids(session))
@@ -436,7 +438,7 @@ async def test_what_it_left_running_is_waited_for_before_its_call_ends(desk: Des
     await check(rt)
 
 
-async def test_misuse_inside_is_told_to_the_program_and_the_next_call_is_fine(desk: Desk) -> None:
+async def test_misuse_in_a_nested_body_fails_its_call_only(app: App) -> None:
     async def one() -> int:
         return 1
 
@@ -446,7 +448,7 @@ async def test_misuse_inside_is_told_to_the_program_and_the_next_call_is_fine(de
         return await ctx.step("a", one) + await ctx.step(name, one)
 
     code = SAFE + "[await safe(twice(name='a')), await safe(twice(name='b'))]"
-    assert await run(desk, code, tools=[twice]) == [{"result": ["durable_effect_duplicate_step_id", 2]}]
+    assert await run(app, code, tools=[twice]) == [{"result": ["durable_effect_duplicate_step_id", 2]}]
 
 
 # --- doubt
@@ -455,7 +457,7 @@ async def test_misuse_inside_is_told_to_the_program_and_the_next_call_is_fine(de
 async def cut_off(new_store: NewStore, code: str, tools: Sequence[AnyTool], begun: asyncio.Event) -> list[Json]:
     """A worker stops in the middle of a step; another one goes on."""
     agent = [Agent("a", model=script(code), tools=[*tools, code_mode()])]
-    async with Runtime(new_store(), agents=agent, tuning=Tuning(drain_s=0)) as rt:
+    async with Runtime(new_store(), agents=agent, options=RuntimeOptions(drain_s=0)) as rt:
         await (await rt.session("s", agent="a")).send("go", key="go")
         await asyncio.wait_for(begun.wait(), 20)
     async with Runtime(new_store(), agents=agent) as rt:
@@ -486,17 +488,17 @@ def stuck(ran: list[str], begun: asyncio.Event, *, catches: bool = False, effect
     return settle
 
 
-async def test_a_once_step_that_was_cut_off_is_in_doubt_and_so_is_its_call(new_store: NewStore) -> None:
+async def test_interrupted_once_step_leaves_its_nested_call_in_doubt(new_store: NewStore) -> None:
     ran, begun = list[str](), asyncio.Event()
     code = SAFE + "[await safe(settle(1)), await safe(settle(2))]"
     [output] = await cut_off(new_store, code, [stuck(ran, begun)], begun)
     assert isinstance(output, dict)
     assert output["result"] == ["outcome_unknown", "paid 2"]
-    assert output["note"] == "Nobody knows whether call 1 (settle) took effect, so do not repeat it."
+    assert output["note"] == "Call 1 (settle) may or may not have taken effect, so do not repeat it."
     assert ran == ["pay 1", "pay 2"]
 
 
-async def test_its_own_tool_may_settle_the_doubt(new_store: NewStore) -> None:
+async def test_nested_tool_settles_the_doubt_of_its_step(new_store: NewStore) -> None:
     ran, begun = list[str](), asyncio.Event()
     tools = [stuck(ran, begun, catches=True)]
     assert await cut_off(new_store, "settle(1)", tools, begun) == [{"result": "looked it up"}]
@@ -514,13 +516,13 @@ async def test_an_idempotent_step_that_was_cut_off_runs_again(new_store: NewStor
 
 
 @pytest.mark.parametrize("patience", [0.0, 30.0])
-async def test_it_begins_when_somebody_allows_it_and_keeps_the_arguments_they_gave(desk: Desk, patience: float) -> None:
+async def test_nested_body_starts_when_approved_with_the_edited_arguments(app: App, patience: float) -> None:
     press = Press()
-    tuning = Tuning(patience_s=patience)
-    rt, session = await opened(desk, "publish(doc='x')", press.tool(approve=True), tuning=tuning)
+    tuning = RuntimeOptions(idle_timeout_s=patience)
+    rt, session = await opened(app, "publish(doc='x')", press.tool(needs_approval=True), tuning=tuning)
     question = await asked(rt)
     assert press.did == []
-    await rt.approvals.approve(question, by="ana", edit={"doc": "y"})
+    await rt.approvals.approve(question, by="ana", args={"doc": "y"})
     await recorded(session, ">c1.0~call:1/event:review y")
     if not patience:
         await parked(rt, session)
@@ -535,9 +537,9 @@ async def test_it_begins_when_somebody_allows_it_and_keeps_the_arguments_they_ga
     await check(rt)
 
 
-async def test_a_denied_one_is_an_error_in_the_program(desk: Desk) -> None:
+async def test_a_denied_one_is_an_error_in_the_program(app: App) -> None:
     press = Press()
-    rt, session = await opened(desk, SAFE + "await safe(publish(doc='x'))", press.tool(approve=True))
+    rt, session = await opened(app, SAFE + "await safe(publish(doc='x'))", press.tool(needs_approval=True))
     await rt.approvals.deny(await asked(rt), by="ana")
     await finished(session)
     assert await told(session) == [{"result": "approval_denied"}]
@@ -545,14 +547,14 @@ async def test_a_denied_one_is_an_error_in_the_program(desk: Desk) -> None:
     await check(rt)
 
 
-async def test_what_began_with_leave_goes_on_with_it_though_its_tool_needs_none_any_more(desk: Desk) -> None:
+async def test_approved_nested_call_keeps_its_edit_after_a_deploy(app: App) -> None:
     press = Press()
-    rt, session = await opened(desk, "publish(doc='x')", press.tool(approve=True))
-    await rt.approvals.approve(await asked(rt), by="ana", edit={"doc": "y"})
+    rt, session = await opened(app, "publish(doc='x')", press.tool(needs_approval=True))
+    await rt.approvals.approve(await asked(rt), by="ana", args={"doc": "y"})
     await recorded(session, ">c1.0~call:1/event:review y")
     await parked(rt, session)
     await rt.drain()
-    later = await desk.open(script(""), press.tool(), code_mode(), tuning=HURRIED)
+    later = await app.open(script(""), press.tool(), code_mode(), tuning=HURRIED)
     session = await later.session("s", agent="a")
     await session.resolve("review y", "fine")
     await finished(session)
@@ -560,12 +562,12 @@ async def test_what_began_with_leave_goes_on_with_it_though_its_tool_needs_none_
     await check(later)
 
 
-async def test_what_began_without_leave_is_not_asked_about_later(desk: Desk) -> None:
+async def test_started_nested_call_needs_no_later_approval(app: App) -> None:
     press = Press()
-    rt, session = await opened(desk, "publish(doc='x')", press.tool())
+    rt, session = await opened(app, "publish(doc='x')", press.tool())
     await parked(rt, session)
     await rt.drain()
-    later = await desk.open(script(""), press.tool(approve=True), code_mode(), tuning=HURRIED)
+    later = await app.open(script(""), press.tool(needs_approval=True), code_mode(), tuning=HURRIED)
     session = await later.session("s", agent="a")
     await session.resolve("review x", "fine")
     await finished(session)
@@ -573,14 +575,14 @@ async def test_what_began_without_leave_is_not_asked_about_later(desk: Desk) -> 
     await check(later)
 
 
-async def test_a_body_inside_may_ask_people_itself(desk: Desk) -> None:
+async def test_a_body_inside_may_ask_people_itself(app: App) -> None:
     @tool(effect="resumable")
     async def sign(ctx: ToolContext) -> str:
         """Have it signed."""
-        decision = await ctx.dispatch.ask("really", "sign (asks)", {"text": "sure?"})
+        decision = await dispatch_of(ctx).ask("really", "sign (asks)", {"text": "sure?"})
         return decision.verdict if decision else "nobody"
 
-    rt, session = await opened(desk, "[sign(), sign()]", sign)
+    rt, session = await opened(app, "[sign(), sign()]", sign)
     for n in (1, 2):
         await recorded(session, f">c1.0~call:{n}/approval:really")
         question = await asked(rt)
@@ -597,7 +599,7 @@ async def test_a_body_inside_may_ask_people_itself(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("how", ["call", "batch"])
-async def test_a_body_inside_calls_no_other_tools_and_is_told_so(desk: Desk, how: str) -> None:
+async def test_a_body_inside_calls_no_other_tools_and_is_told_so(app: App, how: str) -> None:
     sold: list[int] = []
 
     @tool(effect="resumable")
@@ -605,13 +607,13 @@ async def test_a_body_inside_calls_no_other_tools_and_is_told_so(desk: Desk, how
         """Buy through another tool."""
         asked_for = ChildCall("buy", {"item": 1})
         if how == "call":
-            await ctx.dispatch.call(asked_for, step="buying")
+            await dispatch_of(ctx).call(asked_for, step="buying")
         else:
-            await ctx.dispatch.batch([asked_for])
+            await ctx.tools.batch([asked_for])
         return "bought"
 
     code = "try:\n    shopping()\nexcept RuntimeError as e:\n    r = str(e)\nr"
-    [output] = await run(desk, code, tools=[shopping, *shop(sold)])
+    [output] = await run(app, code, tools=[shopping, *shop(sold)])
     assert output == {
         "result": "nested_too_deep: shopping was called by another tool or a program, and calls no other tools from "
         "there; nothing was run. Make those calls where it was called from, or have the model call it."
@@ -619,43 +621,43 @@ async def test_a_body_inside_calls_no_other_tools_and_is_told_so(desk: Desk, how
     assert sold == []
 
 
-async def test_a_resumable_tool_is_refused_in_a_batch(desk: Desk) -> None:
+async def test_a_resumable_tool_is_refused_in_a_batch(app: App) -> None:
     press = Press()
 
     @tool(effect="resumable")
     async def do(ctx: ToolContext) -> Json:
         """Do it."""
-        return [(one.error_code, str(one.output)) for one in await ctx.dispatch.batch([ChildCall("publish")])]
+        return [(one.error_code, str(one.output)) for one in await ctx.tools.batch([("publish", {})])]
 
-    rt = await desk.open(ScriptedModel(call("do"), say("ok")), do, press.tool())
+    rt = await app.open(ScriptedModel(call("do"), say("ok")), do, press.tool())
     session = await rt.session("s", agent="a")
     await session.ask("go")
     [[[code, text]]] = await told(session)
     assert code == "nested_effect_not_recorded"
-    assert "by themselves (ctx.dispatch.call, or in a program)" in text
+    assert "by themselves (ctx.tools.call, or in a program)" in text
     assert press.entered.total() == 0
 
 
-async def test_a_program_is_no_function_of_another_program(desk: Desk) -> None:
-    rt = await desk.open(script("other(code='1')", "2"), code_mode(), code_mode(name="other"))
+async def test_a_program_is_no_function_of_another_program(app: App) -> None:
+    rt = await app.open(script("other(code='1')", "2"), code_mode(), code_mode(name="other"))
     session = await rt.session("s", agent="a")
     await session.ask("go")
     [refused, after] = await told(session)
-    assert "nested_too_deep: other is no function of a program: write what it shall do into this one" in str(refused)
+    assert "nested_too_deep: other cannot be called in a program: include its code in this program" in str(refused)
     assert after == {"result": 2}
     await check(rt)
 
 
-async def test_a_resumable_tool_may_be_called_from_any_resumable_body(desk: Desk) -> None:
+async def test_a_resumable_tool_may_be_called_from_any_resumable_body(app: App) -> None:
     press = Press()
 
     @tool(effect="resumable")
     async def do(ctx: ToolContext) -> Json:
         """Do it."""
-        ended = await ctx.dispatch.call(ChildCall("publish", {"doc": "x"}), step="a/b ~%")
+        ended = await ctx.tools.call("publish", {"doc": "x"}, step="a/b ~%")
         return [ended.value, ended.error_code]
 
-    rt = await desk.open(ScriptedModel(call("do"), say("ok")), do, press.tool(), tuning=HURRIED)
+    rt = await app.open(ScriptedModel(call("do"), say("ok")), do, press.tool(), tuning=HURRIED)
     session = await rt.session("s", agent="a")
     await session.send("go")
     await parked(rt, session)
@@ -669,16 +671,16 @@ async def test_a_resumable_tool_may_be_called_from_any_resumable_body(desk: Desk
     await check(rt)
 
 
-async def test_a_resumable_body_gathers_calls_of_resumable_tools(desk: Desk) -> None:
+async def test_a_resumable_body_gathers_calls_of_resumable_tools(app: App) -> None:
     press = Press()
 
     @tool(effect="resumable")
     async def do(ctx: ToolContext) -> Json:
         """Do it."""
-        calls = [ctx.dispatch.call(ChildCall("publish", {"doc": doc}), step=f"publish {doc}") for doc in "xy"]
+        calls = [ctx.tools.call("publish", {"doc": doc}, step=f"publish {doc}") for doc in "xy"]
         return [one.value for one in await asyncio.gather(*calls)]
 
-    rt = await desk.open(ScriptedModel(call("do"), say("ok")), do, press.tool(), tuning=HURRIED)
+    rt = await app.open(ScriptedModel(call("do"), say("ok")), do, press.tool(), tuning=HURRIED)
     session = await rt.session("s", agent="a")
     await session.send("go")
     await parked(rt, session)
@@ -696,18 +698,18 @@ async def test_a_resumable_body_gathers_calls_of_resumable_tools(desk: Desk) -> 
 
 async def outcome(session: Session, id: str) -> DurableStepOutcome:
     [found] = [
-        row.record for row in await session.rows() if isinstance(row.record, EffectSettled) and row.record.id == id
+        row.record for row in await session.journal() if isinstance(row.record, EffectSettled) and row.record.id == id
     ]
     assert isinstance(found.outcome, DurableStepOutcome)
     return found.outcome
 
 
 @pytest.mark.parametrize("is_parked", [True, False])
-async def test_a_cancelled_turn_ends_the_bodies_inside(desk: Desk, is_parked: bool) -> None:
+async def test_a_cancelled_turn_ends_the_bodies_inside(app: App, is_parked: bool) -> None:
     press = Press()
     code = GATHER + "await asyncio.gather(publish(doc='x'), publish(doc='y'))"
-    tuning = Tuning(patience_s=0.0 if is_parked else 30.0)
-    rt, session = await opened(desk, code, press.tool(), tuning=tuning)
+    tuning = RuntimeOptions(idle_timeout_s=0.0 if is_parked else 30.0)
+    rt, session = await opened(app, code, press.tool(), tuning=tuning)
     await recorded(session, ">c1.0~call:2/event:review y")
     if is_parked:
         await parked(rt, session)
@@ -722,15 +724,15 @@ async def test_a_cancelled_turn_ends_the_bodies_inside(desk: Desk, is_parked: bo
         )
     with pytest.raises(Error) as refused:
         await session.resolve("review x", "fine")
-    assert refused.value.code is Code.AWAIT_EVENT_UNKNOWN_OR_REVOKED
+    assert refused.value.code is Code.EVENT_KEY_INVALID
     assert "the steps it had finished stand" in str(await told(session))
     assert sorted(press.did) == ["render x", "render y"]
     await check(rt)
 
 
-async def test_a_turn_that_is_cancelled_in_a_step_inside_is_in_doubt_about_it(desk: Desk) -> None:
+async def test_cancelled_nested_step_is_in_doubt(app: App) -> None:
     ran, begun = list[str](), asyncio.Event()
-    rt, session = await opened(desk, "settle(1)", stuck(ran, begun))
+    rt, session = await opened(app, "settle(1)", stuck(ran, begun))
     await asyncio.wait_for(begun.wait(), 20)
     await session.cancel()
     await finished(session)
@@ -743,9 +745,9 @@ async def test_a_turn_that_is_cancelled_in_a_step_inside_is_in_doubt_about_it(de
     await check(rt)
 
 
-async def test_a_paused_session_goes_on_inside_when_it_is_resumed(desk: Desk) -> None:
+async def test_a_paused_session_goes_on_inside_when_it_is_resumed(app: App) -> None:
     press = Press()
-    rt, session = await opened(desk, "publish(doc='x')", press.tool())
+    rt, session = await opened(app, "publish(doc='x')", press.tool())
     await parked(rt, session)
     await session.pause()
     await session.resolve("review x", "fine")
@@ -758,10 +760,10 @@ async def test_a_paused_session_goes_on_inside_when_it_is_resumed(desk: Desk) ->
     await check(rt)
 
 
-async def test_a_program_that_reaches_its_limit_lets_what_it_called_come_to_its_end(desk: Desk) -> None:
+async def test_program_over_its_limit_lets_nested_calls_finish(app: App) -> None:
     press = Press()
     code = GATHER + "a = [publish(doc='x')]\nwhile True:\n    price(1)\nawait asyncio.gather(*a)"
-    rt = await desk.open(script(code), press.tool(), *shop([]), code_mode(limits=Limits(calls=5)), tuning=HURRIED)
+    rt = await app.open(script(code), press.tool(), *shop([]), code_mode(limits=ProgramLimits(calls=5)), tuning=HURRIED)
     session = await rt.session("s", agent="a")
     await session.send("go")
     await parked(rt, session)
@@ -772,10 +774,10 @@ async def test_a_program_that_reaches_its_limit_lets_what_it_called_come_to_its_
     await check(rt)
 
 
-async def test_serial_ones_run_one_after_the_other_also_while_they_wait(desk: Desk) -> None:
+async def test_serial_ones_run_one_after_the_other_also_while_they_wait(app: App) -> None:
     press = Press()
     code = GATHER + "await asyncio.gather(publish(doc='x'), publish(doc='y'))"
-    rt, session = await opened(desk, code, press.tool(serial=True))
+    rt, session = await opened(app, code, press.tool(sequential=True))
     await recorded(session, ">c1.0~call:1/event:review x")
     await parked(rt, session)
     assert press.did == ["render x"]
@@ -788,7 +790,7 @@ async def test_serial_ones_run_one_after_the_other_also_while_they_wait(desk: De
     await check(rt)
 
 
-async def test_steps_beside_waits_of_one_body_get_their_permits(desk: Desk) -> None:
+async def test_steps_beside_waits_of_one_body_get_their_permits(app: App) -> None:
     inside, most = 0, 0
 
     async def touch(n: int) -> int:
@@ -806,11 +808,11 @@ async def test_steps_beside_waits_of_one_body_get_their_permits(desk: Desk) -> N
         async def work() -> int:
             return await ctx.step("first", touch, n) + await ctx.step("second", touch, n)
 
-        return await asyncio.gather(ctx.event("go"), work())
+        return await asyncio.gather(ctx.wait_for_event("go"), work())
 
     code = GATHER + "await asyncio.gather(*[visit(n) for n in range(4)])"
-    work = Work(limits={"tool:visit": 1})
-    rt = await desk.open(script(code), visit, code_mode(), worker=work, tuning=HURRIED)
+    work = WorkerOptions(limits={"tool:visit": 1})
+    rt = await app.open(script(code), visit, code_mode(), worker=work, tuning=HURRIED)
     session = await rt.session("s", agent="a")
     await session.send("go")
     for n in (1, 2, 3, 4):
@@ -824,7 +826,7 @@ async def test_steps_beside_waits_of_one_body_get_their_permits(desk: Desk) -> N
 
 
 @pytest.mark.parametrize("also", [{}, {"tool:run_python": 1}])
-async def test_it_holds_no_permit_while_it_waits(desk: Desk, also: dict[str, int]) -> None:
+async def test_waiting_nested_body_holds_no_permit(app: App, also: dict[str, int]) -> None:
     inside, most = 0, 0
 
     async def touch(n: int) -> int:
@@ -840,12 +842,12 @@ async def test_it_holds_no_permit_while_it_waits(desk: Desk, also: dict[str, int
         """Touch it, wait for the one behind, touch it again."""
         await ctx.step("first", touch, n)
         if n < 3:
-            await ctx.event(f"go {n}")
+            await ctx.wait_for_event(f"go {n}")
         return await ctx.step("second", touch, n)
 
     code = GATHER + "await asyncio.gather(visit(1), visit(2), visit(3))"
-    work = Work(limits={"tool:visit": 1, **also})
-    rt = await desk.open(script(code), visit, code_mode(), worker=work, tuning=Tuning(patience_s=30.0))
+    work = WorkerOptions(limits={"tool:visit": 1, **also})
+    rt = await app.open(script(code), visit, code_mode(), worker=work, tuning=RuntimeOptions(idle_timeout_s=30.0))
     session = await rt.session("s", agent="a")
     await session.send("go")
     await recorded(session, "<c1.0/step:call:3")  # though the two before it wait
@@ -853,17 +855,17 @@ async def test_it_holds_no_permit_while_it_waits(desk: Desk, also: dict[str, int
     await session.resolve("go 2", None)
     await finished(session)
     assert await told(session) == [{"result": [1, 2, 3]}]
-    assert most == 1 or also, "who holds a permit waits for no other, so it makes its calls without"
+    assert most == 1 or also, "a holder of a permit waits for no other: its calls run without"
     assert inside == 0
 
     async def given_back() -> bool:
-        return not await rt.store.permits()
+        return not await core_of(rt).store.permits()
 
     await until(given_back)
     await check(rt)
 
 
-async def test_a_call_that_runs_out_of_time_does_not_end_the_program_around_it(desk: Desk) -> None:
+async def test_call_timeout_does_not_end_the_program(app: App) -> None:
     @tool(timeout=0.05)
     async def slow() -> str:
         """Too slow."""
@@ -872,7 +874,7 @@ async def test_a_call_that_runs_out_of_time_does_not_end_the_program_around_it(d
 
     press, sold = Press(), list[int]()
     code = SAFE + "[await safe(slow()), buy(1), await publish(doc='x')]"
-    rt, session = await opened(desk, code, slow, press.tool(), *shop(sold))
+    rt, session = await opened(app, code, slow, press.tool(), *shop(sold))
     await recorded(session, ">c1.0~call:3/event:review x")
     await session.resolve("review x", "fine")
     await finished(session)
@@ -887,11 +889,11 @@ async def test_a_call_that_runs_out_of_time_does_not_end_the_program_around_it(d
 
 @pytest.mark.parametrize("kept", [True, False])
 async def test_a_program_that_runs_again_enters_only_what_has_not_ended(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, kept: bool
+    app: App, monkeypatch: pytest.MonkeyPatch, kept: bool
 ) -> None:
     press, sold = Press(), list[int]()
     code = GATHER + "a = await asyncio.gather(publish(doc='x'), publish(doc='y'))\n[a, buy(1), publish(doc='z')]"
-    rt, session = await opened(desk, code, press.tool(), *shop(sold))
+    rt, session = await opened(app, code, press.tool(), *shop(sold))
     await recorded(session, ">c1.0~call:2/event:review y")
     await parked(rt, session)
     if not kept:
@@ -912,12 +914,12 @@ async def test_a_program_that_runs_again_enters_only_what_has_not_ended(
     assert await told(session) == [{"result": [fine, "bought 1", "render z! fine"]}]
     assert sorted(press.did) == sorted(f"{what} {doc}" for what in ("render", "upload") for doc in "xyz")
     assert sold == [1]
-    assert press.entered["y"] == entered, "what has ended is not entered again"
+    assert press.entered["y"] == entered, "an ended body is not entered again"
     await check(rt)
 
 
 async def test_variables_come_from_running_earlier_programs_again_without_entering_a_body(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     press = Press()
     model = ScriptedModel.by_input(
@@ -926,7 +928,7 @@ async def test_variables_come_from_running_earlier_programs_again_without_enteri
             "two": [call("run_python", code="x"), say("ok")],
         }
     )
-    rt = await desk.open(model, press.tool(), code_mode(), tuning=HURRIED)
+    rt = await app.open(model, press.tool(), code_mode(), tuning=HURRIED)
     session = await rt.session("s", agent="a")
     sent = await session.send("one")
     await parked(rt, session)
@@ -944,9 +946,7 @@ async def test_variables_come_from_running_earlier_programs_again_without_enteri
     await check(rt)
 
 
-async def test_a_program_that_runs_again_and_asks_for_something_else_ends_what_it_had_begun(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_diverging_program_cancels_its_nested_calls(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     press, run_machine, ran = Press(), Machine.run, list[str]()
 
     async def other(machine: Machine, code: str) -> Pause:
@@ -961,7 +961,7 @@ async def test_a_program_that_runs_again_and_asks_for_something_else_ends_what_i
     monkeypatch.setattr(Machine, "run", other)
     monkeypatch.setattr(ProgramsClient, "fetch", gone)
     code = GATHER + "await asyncio.gather(publish(doc='x'), publish(doc='y'))"
-    rt, session = await opened(desk, code, press.tool())
+    rt, session = await opened(app, code, press.tool())
     await recorded(session, ">c1.0~call:2/event:review y")
     await parked(rt, session)
     await session.resolve("review y", "fine")
@@ -978,14 +978,14 @@ async def test_a_program_that_runs_again_and_asks_for_something_else_ends_what_i
 # --- deploys
 
 
-async def deployed(desk: Desk, before: AnyTool, *after: AnyTool) -> tuple[Runtime, Session, Json]:
+async def deployed(app: App, before: AnyTool, *after: AnyTool) -> tuple[Runtime, Session, Json]:
     """A program waits inside `publish`; another worker with other tools goes on."""
     code = SAFE + "[await safe(publish(doc='x')), buy(1)]"
-    rt, session = await opened(desk, code, before, *shop([]))
+    rt, session = await opened(app, code, before, *shop([]))
     await recorded(session, ">c1.0~call:1/event:review x")
     await parked(rt, session)
     await rt.drain()
-    later = await desk.open(script(code), *after, *shop([]), code_mode(), tuning=HURRIED)
+    later = await app.open(script(code), *after, *shop([]), code_mode(), tuning=HURRIED)
     session = await later.session("s", agent="a")
     await session.resolve("review x", "fine")
     await finished(session)
@@ -994,7 +994,7 @@ async def deployed(desk: Desk, before: AnyTool, *after: AnyTool) -> tuple[Runtim
     return later, session, output
 
 
-async def test_a_renamed_step_runs_under_its_new_name(desk: Desk) -> None:
+async def test_a_renamed_step_runs_under_its_new_name(app: App) -> None:
     press, did = Press(), list[str]()
 
     async def render(doc: str) -> str:
@@ -1005,15 +1005,15 @@ async def test_a_renamed_step_runs_under_its_new_name(desk: Desk) -> None:
     async def publish(ctx: ToolContext, doc: str) -> str:
         """Publish a document once it was reviewed."""
         page = await ctx.step("render anew", render, doc)
-        return f"{page} {await ctx.event(f'review {doc}')}"
+        return f"{page} {await ctx.wait_for_event(f'review {doc}')}"
 
-    _, session, output = await deployed(desk, press.tool(), publish)
+    _, session, output = await deployed(app, press.tool(), publish)
     assert output == {"result": ["new x fine", "bought 1"]}
     assert (press.did, did) == (["render x"], ["x"])
     assert "<c1.0~call:1/step:render anew" in await ids(session)
 
 
-async def test_a_step_that_is_given_something_else_ends_its_call_and_not_the_program(desk: Desk) -> None:
+async def test_changed_nested_step_fails_its_call_only(app: App) -> None:
     press, did = Press(), list[str]()
 
     async def render(doc: str, size: str) -> str:
@@ -1028,12 +1028,12 @@ async def test_a_step_that_is_given_something_else_ends_its_call_and_not_the_pro
         except Error:
             return "swallowed"
 
-    _, _, output = await deployed(desk, press.tool(), publish)
+    _, _, output = await deployed(app, press.tool(), publish)
     assert output == {"result": ["replay_mismatch", "bought 1"]}
     assert (press.did, did) == (["render x"], [])
 
 
-async def test_a_tool_that_is_plain_by_now_runs_as_it_is(desk: Desk) -> None:
+async def test_a_tool_that_is_plain_by_now_runs_as_it_is(app: App) -> None:
     press = Press()
 
     @tool
@@ -1041,25 +1041,25 @@ async def test_a_tool_that_is_plain_by_now_runs_as_it_is(desk: Desk) -> None:
         """Publish a document once it was reviewed."""
         return f"plainly {doc}"
 
-    _, _, output = await deployed(desk, press.tool(), publish)
+    _, _, output = await deployed(app, press.tool(), publish)
     assert output == {"result": ["plainly x", "bought 1"]}
     assert press.did == ["render x"]
 
 
-async def test_a_tool_that_is_plain_and_no_coroutine_by_now_runs_as_it_is(desk: Desk) -> None:
+async def test_resumable_tool_redeployed_as_function_runs_plainly(app: App) -> None:
     @tool
     def publish(doc: str) -> str:
         """Publish a document once it was reviewed."""
         return f"plainly {doc}"
 
-    _, _, output = await deployed(desk, Press().tool(), publish)
+    _, _, output = await deployed(app, Press().tool(), publish)
     assert output == {"result": ["plainly x", "bought 1"]}
 
 
-async def test_a_tool_that_was_plain_for_a_while_goes_on_where_it_stood(desk: Desk) -> None:
+async def test_tool_restored_to_resumable_continues_its_steps(app: App) -> None:
     press = Press()
     code = "[publish(doc='x'), buy(1)]"
-    rt, session = await opened(desk, code, press.tool(), *shop([]))
+    rt, session = await opened(app, code, press.tool(), *shop([]))
     await parked(rt, session)
     await rt.drain()
 
@@ -1068,10 +1068,10 @@ async def test_a_tool_that_was_plain_for_a_while_goes_on_where_it_stood(desk: De
         """Publish a document once it was reviewed."""
         return "plainly"
 
-    # A worker with the plain one is there, and nothing happens meanwhile: a parked turn is nobody's.
-    between = await desk.open(script(code), publish, *shop([]), code_mode(), tuning=HURRIED)
+    # A worker with the plain one is there, and nothing happens meanwhile: a parked turn has no owner.
+    between = await app.open(script(code), publish, *shop([]), code_mode(), tuning=HURRIED)
     await between.drain()
-    later = await desk.open(script(code), press.tool(), *shop([]), code_mode(), tuning=HURRIED)
+    later = await app.open(script(code), press.tool(), *shop([]), code_mode(), tuning=HURRIED)
     session = await later.session("s", agent="a")
     await session.resolve("review x", "fine")
     await finished(session)
@@ -1080,20 +1080,20 @@ async def test_a_tool_that_was_plain_for_a_while_goes_on_where_it_stood(desk: De
     await check(later)
 
 
-async def test_a_tool_that_was_plain_and_is_resumable_by_now_has_no_steps_in_this_turn(desk: Desk) -> None:
+async def test_tool_made_resumable_has_no_steps_in_the_running_turn(app: App) -> None:
     sold, press = list[int](), Press()
 
-    @tool(approve=True)
+    @tool(needs_approval=True)
     async def publish(doc: str) -> str:
         """Publish a document once it was reviewed."""
         return "plainly"
 
     code = SAFE + "[await safe(publish(doc='x')), buy(1)]"
-    rt, session = await opened(desk, code, publish, *shop(sold))
+    rt, session = await opened(app, code, publish, *shop(sold))
     question = await asked(rt)
     await parked(rt, session)
     await rt.drain()
-    later = await desk.open(script(code), press.tool(approve=True), *shop(sold), code_mode(), tuning=HURRIED)
+    later = await app.open(script(code), press.tool(needs_approval=True), *shop(sold), code_mode(), tuning=HURRIED)
     await later.approvals.approve(question, by="ana")
     session = await later.session("s", agent="a")
     await finished(session)
@@ -1102,13 +1102,13 @@ async def test_a_tool_that_was_plain_and_is_resumable_by_now_has_no_steps_in_thi
     await check(later)
 
 
-async def test_a_tool_that_is_gone_fails_its_call_and_tells_what_it_had_done(desk: Desk) -> None:
+async def test_removed_tool_fails_its_call_and_lists_finished_steps(app: App) -> None:
     press = Press()
     code = "try:\n    publish(doc='x')\nexcept RuntimeError as e:\n    r = str(e)\nr"
-    rt, session = await opened(desk, code, press.tool())
+    rt, session = await opened(app, code, press.tool())
     await parked(rt, session)
     await rt.drain()
-    later = await desk.open(script(code), code_mode(), tuning=HURRIED)
+    later = await app.open(script(code), code_mode(), tuning=HURRIED)
     session = await later.session("s", agent="a")
     await session.resolve("review x", "fine")
     await finished(session)
@@ -1123,7 +1123,7 @@ async def test_a_tool_that_is_gone_fails_its_call_and_tells_what_it_had_done(des
 # --- what else it reaches
 
 
-async def test_what_it_asks_a_model_is_recorded_under_it_and_counted_once(desk: Desk) -> None:
+async def test_completion_of_a_nested_body_is_recorded_and_counted_once(app: App) -> None:
     replies = {"go": [call("run_python", code=GATHER + "await asyncio.gather(judge('a'), judge('b'))"), say("done")]}
     model = ScriptedModel.by_input({**replies, "a?": [say("yes a", exact=True)], "b?": [say("yes b", exact=True)]})
 
@@ -1131,10 +1131,10 @@ async def test_what_it_asks_a_model_is_recorded_under_it_and_counted_once(desk: 
     async def judge(ctx: ToolContext, what: str) -> str:
         """Judge."""
         said = await ctx.complete(f"{what}?", source="judge", key="verdict")
-        await ctx.event(f"go {what}")
+        await ctx.wait_for_event(f"go {what}")
         return said
 
-    rt = await desk.open(model, judge, code_mode(), tuning=HURRIED)
+    rt = await app.open(model, judge, code_mode(), tuning=HURRIED)
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     await parked(rt, session)
@@ -1142,9 +1142,11 @@ async def test_what_it_asks_a_model_is_recorded_under_it_and_counted_once(desk: 
     await session.resolve("go b", None)
     await sent.result(20)
     assert await told(session) == [{"result": ["yes a", "yes b"]}]
-    bought = [one for one in await session.ledger() if one.source == "direct:judge"]
+    bought = [one for one in await session.usage_entries() if one.source == "direct:judge"]
     assert sorted(one.effect for one in bought) == [f"c1.0~call:{n}/direct:verdict" for n in (1, 2)]
-    assert await session.usage() == sum((one.usage for one in await session.ledger()), start=type(bought[0].usage)())
+    assert await session.usage() == sum(
+        (one.usage for one in await session.usage_entries()), start=type(bought[0].usage)()
+    )
     await check(rt)
 
 
@@ -1164,11 +1166,11 @@ class Slow:
                 yield event
             return
         self.asked += 1
-        yield TextDelta("some of it")
+        yield TextPiece("some of it")
         await asyncio.Event().wait()
 
 
-async def test_what_two_of_them_ask_when_their_turn_is_cancelled_is_counted_once(desk: Desk) -> None:
+async def test_cancelled_completions_of_nested_bodies_are_counted_once(app: App) -> None:
     model = Slow(GATHER + "await asyncio.gather(judge('a'), judge('b'))")
 
     @tool(effect="resumable")
@@ -1176,7 +1178,7 @@ async def test_what_two_of_them_ask_when_their_turn_is_cancelled_is_counted_once
         """Judge."""
         return await ctx.complete(f"{what}?", source="judge", key="verdict")
 
-    rt = await desk.open(model, judge, code_mode())
+    rt = await app.open(model, judge, code_mode())
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
 
@@ -1186,14 +1188,14 @@ async def test_what_two_of_them_ask_when_their_turn_is_cancelled_is_counted_once
     await until(both)
     await session.cancel()
     assert (await sent.result(20)).status == "stopped"
-    bought = [one for one in await session.ledger() if one.source == "direct:judge"]
+    bought = [one for one in await session.usage_entries() if one.source == "direct:judge"]
     assert sorted(one.effect for one in bought) == [f"c1.0~call:{n}/direct:verdict" for n in (1, 2)]
     assert [one.usage.calls for one in bought] == [1, 1]
-    assert sum((one.usage for one in await session.ledger()), Usage()) == await session.usage()
+    assert sum((one.usage for one in await session.usage_entries()), Usage()) == await session.usage()
     await check(rt)
 
 
-async def test_a_turn_that_has_spent_its_share_buys_nothing_more_inside(desk: Desk) -> None:
+async def test_a_turn_that_has_spent_its_share_buys_nothing_more_inside(app: App) -> None:
     answers: dict[str, list[Step]] = {f"{what}?": [say("yes", exact=True)] for what in "ab"}
     code = SAFE + "[await safe(judge('a')), await safe(judge('b'))]"
     model = ScriptedModel.by_input({"go": [call("run_python", code=code), say("done")], **answers})
@@ -1203,17 +1205,17 @@ async def test_a_turn_that_has_spent_its_share_buys_nothing_more_inside(desk: De
         """Judge."""
         return await ctx.complete(f"{what}?", source="judge")
 
-    rt = await desk.add([Agent("a", model=model, tools=[judge, code_mode()], max_turn_tokens=1)])
+    rt = await app.add([Agent("a", model=model, tools=[judge, code_mode()], max_turn_tokens=1)])
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     result = await sent.result(20)
     assert (result.status, result.reason) == ("stopped", "limit_reached")
     assert await told(session) == [{"result": ["direct_completion_failed"] * 2}]
-    assert [one for one in await session.ledger() if one.source == "direct:judge"] == []
+    assert [one for one in await session.usage_entries() if one.source == "direct:judge"] == []
     await check(rt)
 
 
-async def test_the_time_that_a_provider_gives_its_tool_counts_from_its_first_entry(desk: Desk) -> None:
+async def test_provider_tool_timeout_counts_from_the_first_entry(app: App) -> None:
     entered: list[str] = []
 
     class Patient(ToolProvider):
@@ -1231,18 +1233,18 @@ async def test_the_time_that_a_provider_gives_its_tool_counts_from_its_first_ent
 
         async def execute(self, name: str, args: Json, ctx: ToolContext[object]) -> object:
             entered.append(name)
-            await ctx.event("first")
-            return await ctx.event("second")
+            await ctx.wait_for_event("first")
+            return await ctx.wait_for_event("second")
 
     code = SAFE + "await safe(wait())"
-    rt = await desk.open(script(code), Patient(), code_mode(), tuning=HURRIED)
+    rt = await app.open(script(code), Patient(), code_mode(), tuning=HURRIED)
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     await parked(rt, session)
-    started = [row.record for row in await session.rows() if isinstance(row.record, EffectStarted)]
+    started = [row.record for row in await session.journal() if isinstance(row.record, EffectStarted)]
     [deadline] = [one.deadline_at for one in started if one.id == "c1.0/step:call:1"]
     assert deadline is not None
-    await asyncio.sleep(1.6)  # its time is over, and nobody has entered it
+    await asyncio.sleep(1.6)  # the timeout passed before any entry
     await session.resolve("first", None)
     await sent.result(20)
     assert await told(session) == [
@@ -1254,38 +1256,40 @@ async def test_the_time_that_a_provider_gives_its_tool_counts_from_its_first_ent
     await check(rt)
 
 
-async def test_a_program_starts_other_agents_by_the_tool_for_that(desk: Desk) -> None:
+async def test_a_program_starts_other_agents_by_the_tool_for_that(app: App) -> None:
     answers: dict[str, list[Step]] = {f"write {x}": [say(f"{x} is written", exact=True)] for x in "ab"}
     writer = Agent("writer", model=ScriptedModel.by_input(answers))
     ask = "spawn_subagent(name='writer', task='write {}', mode='foreground')"
     code = GATHER + f"await asyncio.gather({ask.format('a')}, {ask.format('b')})"
     agent = Agent("a", model=script(code), tools=[spawn_subagent("writer"), code_mode()])
-    rt = await desk.add([agent, writer], tuning=HURRIED)
+    rt = await app.add([agent, writer], tuning=HURRIED)
     session = await rt.session("s", agent="a")
     await (await session.send("go")).result(20)
     assert await told(session) == [{"result": ["a is written", "b is written"]}]
 
 
-async def test_what_a_step_inside_gave_can_be_redacted(desk: Desk) -> None:
+async def test_nested_step_result_is_redactable(app: App) -> None:
     press = Press()
-    rt, session = await opened(desk, "publish(doc='x')", press.tool())
+    rt, session = await opened(app, "publish(doc='x')", press.tool())
     await parked(rt, session)
     await session.resolve("review x", "fine")
     await finished(session)
     [seq] = [
-        row.seq for row in await session.rows() if row.kind == "effect_settled" and b"~call:1/step:render" in row.data
+        row.seq
+        for row in await session.journal()
+        if row.kind == "effect_settled" and b"~call:1/step:render" in row.data
     ]
     assert await session.redact(seq)
     assert await told(session) == [{"result": "render x! fine"}]
     await check(rt)
 
 
-async def test_it_asks_other_agents_each_call_its_own(desk: Desk) -> None:
+async def test_nested_bodies_have_separate_child_sessions(app: App) -> None:
     @tool(effect="resumable")
     async def have_written(ctx: ToolContext, what: str) -> str:
         """Have something written."""
         text = await ctx.agent("writer").ask(f"write {what}")
-        await ctx.event(f"go {what}")
+        await ctx.wait_for_event(f"go {what}")
         return text
 
     code = GATHER + "await asyncio.gather(have_written('a'), have_written('b'))"
@@ -1294,7 +1298,7 @@ async def test_it_asks_other_agents_each_call_its_own(desk: Desk) -> None:
         model=ScriptedModel.by_input({f"write {x}": [say(f"{x} is written", exact=True)] for x in "ab"}),
     )
     agent = Agent("a", model=script(code), tools=[have_written, code_mode()])
-    rt = await desk.add([agent, writer], tuning=HURRIED)
+    rt = await app.add([agent, writer], tuning=HURRIED)
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     for n, what in ((1, "a"), (2, "b")):
@@ -1303,11 +1307,11 @@ async def test_it_asks_other_agents_each_call_its_own(desk: Desk) -> None:
     await session.resolve("go b", None)
     await sent.result(20)
     assert await told(session) == [{"result": ["a is written", "b is written"]}]
-    assert len([one for one in await rt.sessions() if one.name.startswith("sub-")]) == 2
+    assert len([one for one in await rt.list_sessions() if one.name.startswith("sub-")]) == 2
     await check(rt)
 
 
-async def test_a_cancelled_turn_lets_go_of_the_agents_that_are_asked_inside(desk: Desk) -> None:
+async def test_a_cancelled_turn_lets_go_of_the_agents_that_are_asked_inside(app: App) -> None:
     asked_for, release = asyncio.Event(), asyncio.Event()
 
     @tool(effect="pure")
@@ -1324,36 +1328,36 @@ async def test_a_cancelled_turn_lets_go_of_the_agents_that_are_asked_inside(desk
 
     writer = Agent("writer", model=ScriptedModel(call("think"), say("written")), tools=[think])
     agent = Agent("a", model=script("have_written()"), tools=[have_written, code_mode()])
-    rt = await desk.add([agent, writer], tuning=HURRIED)
+    rt = await app.add([agent, writer], tuning=HURRIED)
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     await asyncio.wait_for(asked_for.wait(), 20)
     await session.cancel()
     assert (await sent.result(20)).status == "stopped"
-    [child] = [one.name for one in await rt.sessions() if one.name.startswith("sub-")]
+    [child] = [one.name for one in await rt.list_sessions() if one.name.startswith("sub-")]
 
     async def stopped() -> bool:
-        return any(getattr(row.record, "reason", "") == "cancelled" for row in await rt.existing(child).rows())
+        return any(getattr(row.record, "reason", "") == "cancelled" for row in await rt.get_session(child).journal())
 
     async def told_so() -> bool:
-        return any(row.kind == "child_ended" for row in await session.rows())
+        return any(row.kind == "child_ended" for row in await session.journal())
 
     await until(stopped)
     await until(told_so)
     await check(rt)
 
 
-async def test_sessions_that_it_names_itself_have_the_same_name_on_every_entry(desk: Desk) -> None:
+async def test_sessions_that_it_names_itself_have_the_same_name_on_every_entry(app: App) -> None:
     names: dict[int, list[str]] = {1: [], 2: []}
 
     @tool(effect="resumable")
     async def open_one(ctx: ToolContext, n: int) -> str:
         """Open a session."""
         names[n].append(await ctx.sessions.create_session())
-        await ctx.event(f"go {n}")
+        await ctx.wait_for_event(f"go {n}")
         return "ok"
 
-    rt, session = await opened(desk, GATHER + "await asyncio.gather(open_one(1), open_one(2))", open_one)
+    rt, session = await opened(app, GATHER + "await asyncio.gather(open_one(1), open_one(2))", open_one)
     await parked(rt, session)
     for n in (2, 1):
         await session.resolve(f"go {n}", None)
@@ -1364,7 +1368,7 @@ async def test_sessions_that_it_names_itself_have_the_same_name_on_every_entry(d
     await check(rt)
 
 
-async def test_bytes_that_it_attaches_are_kept(desk: Desk) -> None:
+async def test_bytes_that_it_attaches_are_kept(app: App) -> None:
     @tool(effect="resumable")
     async def draw(ctx: ToolContext) -> int:
         """Draw."""
@@ -1374,10 +1378,10 @@ async def test_bytes_that_it_attaches_are_kept(desk: Desk) -> None:
             return [ref.hash, ref.media_type, ref.size]
 
         hash, media_type, size = await ctx.step("paint", paint)
-        await ctx.event("go")
+        await ctx.wait_for_event("go")
         return len(await ctx.attachments.get(AttachmentRef(hash=hash, media_type=media_type, size=size)))
 
-    rt, session = await opened(desk, "draw()", draw)
+    rt, session = await opened(app, "draw()", draw)
     await parked(rt, session)
     await session.resolve("go", None)
     await finished(session)
@@ -1388,8 +1392,8 @@ async def test_bytes_that_it_attaches_are_kept(desk: Desk) -> None:
 # --- what people are shown
 
 
-async def test_whoever_asks_why_is_told_of_the_tool_that_waits(desk: Desk) -> None:
-    rt, session = await opened(desk, "publish(doc='x')", Press().tool())
+async def test_why_names_the_waiting_nested_tool(app: App) -> None:
+    rt, session = await opened(app, "publish(doc='x')", Press().tool())
     await parked(rt, session)
     why = await session.why()
     assert why.summary == "waiting for code 'program' of tool run_python; event 'review x' of tool publish"
@@ -1400,10 +1404,10 @@ async def test_whoever_asks_why_is_told_of_the_tool_that_waits(desk: Desk) -> No
     await check(rt)
 
 
-async def test_a_call_that_may_not_begin_any_more_does_not(desk: Desk) -> None:
+async def test_a_call_that_may_not_begin_any_more_does_not(app: App) -> None:
     press, paid = Press(), list[int]()
     code = SAFE + "await asyncio.gather(safe(publish(doc='x')), safe(pay(1)))"
-    rt, session = await opened(desk, code, press.tool(), paying(paid, approve=True))
+    rt, session = await opened(app, code, press.tool(), paying(paid, needs_approval=True))
     question = await asked(rt)
     await recorded(session, ">c1.0~call:1/event:review x")
     await parked(rt, session)

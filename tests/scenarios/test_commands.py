@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from perdure import Agent, Error, ProcessContext, Runtime, ToolContext, Tuning, process, tool
+from perdure import Agent, Error, ProcessContext, Runtime, RuntimeOptions, ToolContext, process, tool
 from perdure.codec import Json
 from perdure.errors import Code
 from perdure.ids import SessionId
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.processes.commands import Spawned
+from perdure.runtime.internals import core_of, ref_of
 from perdure.runtime.processes.handle import ProcessHandle
 from perdure.runtime.tasks.commands import CommandCode
 from perdure.services.os_commands import RunFolder
@@ -44,7 +45,7 @@ class Machine:
         self,
         *,
         host: str = "here",
-        patience_s: float = WAITS,
+        idle_timeout_s: float = WAITS,
         drain_s: float = 10.0,
         at_once: int = 64,
         tools: tuple[AnyTool, ...] = (),
@@ -53,9 +54,10 @@ class Machine:
         model = ScriptedModel.by_input(
             {"go": [call("build"), say("ok", exact=True)]}, default=[say("noted", exact=True)]
         )
-        tuning = Tuning(host=host, commands_in=self.folder / "runs", patience_s=patience_s, drain_s=drain_s,
+        runs = self.folder / "runs"
+        tuning = RuntimeOptions(host=host, commands_in=runs, idle_timeout_s=idle_timeout_s, drain_s=drain_s,
                         max_commands=at_once)  # fmt: skip
-        return Runtime(self.new_store(), agents=[Agent("a", model=model, tools=tools)], tuning=tuning, **more)
+        return Runtime(self.new_store(), agents=[Agent("a", model=model, tools=tools)], options=tuning, **more)
 
     async def open(self, **more: Json) -> Runtime:
         return await self._stack.enter_async_context(self.runtime(**more))
@@ -68,12 +70,12 @@ async def machine(new_store: NewStore, tmp_path: Path) -> AsyncIterator[Machine]
 
 
 async def events(handle: ProcessHandle, *names: str) -> list[Json]:
-    found = [row.record for row in await handle.rows() if isinstance(row.record, ProcessEvent)]
+    found = [row.record for row in await handle.journal() if isinstance(row.record, ProcessEvent)]
     return [one.payload for one in found if one.event in {f"command.{name}" for name in names}]
 
 
 async def names(handle: ProcessHandle) -> list[str]:
-    return [row.record.event for row in await handle.rows() if isinstance(row.record, ProcessEvent)]
+    return [row.record.event for row in await handle.journal() if isinstance(row.record, ProcessEvent)]
 
 
 async def spawned(handle: ProcessHandle) -> Spawned:
@@ -102,7 +104,7 @@ async def seen(look: Callable[[], bool]) -> None:
 
 async def test_a_command_is_registered_spawned_once_and_told_with_what_it_printed(machine: Machine) -> None:
     rt = await machine.open()
-    handle = await rt.command([SH, "-c", "echo out; echo err >&2; pwd; echo $NAME"], id="c", cwd=machine.folder,
+    handle = await rt.start_command([SH, "-c", "echo out; echo err >&2; pwd; echo $NAME"], id="c", cwd=machine.folder,
                               env={"NAME": "höhö"})  # fmt: skip
     printed = f"out\n{machine.folder}\nhöhö\n"
     assert await handle.result(WAITS) == {"exit_code": 0, "stdout": printed, "stderr": "err\n"}
@@ -113,13 +115,13 @@ async def test_a_command_is_registered_spawned_once_and_told_with_what_it_printe
     assert told.count("command.spawned") == 1
     (said,) = await events(handle, "spawned")
     assert (said["pid"] > 1, said["start"] > 0) == (True, True)
-    assert (await handle.record()).status == "completed"
+    assert (await handle.info()).status == "completed"
     await seen(lambda: not any((machine.folder / "runs").iterdir()))  # what is in the log is not left behind
-    again = await rt.command([SH, "-c", "echo out; echo err >&2; pwd; echo $NAME"], id="c", cwd=machine.folder,
+    again = await rt.start_command([SH, "-c", "echo out; echo err >&2; pwd; echo $NAME"], id="c", cwd=machine.folder,
                              env={"NAME": "höhö"})  # fmt: skip
     assert await again.result(WAITS) == await handle.result(WAITS), "the same again is the same one"
     with pytest.raises(Error) as caught:
-        await rt.command([SH, "-c", "echo other"], id="c")
+        await rt.start_command([SH, "-c", "echo other"], id="c")
     assert caught.value.code == "process_conflict"
 
 
@@ -132,17 +134,17 @@ async def test_a_command_is_registered_spawned_once_and_told_with_what_it_printe
 )
 async def test_how_a_command_ended_is_told_as_it_was(machine: Machine, script: str, code: str, raw: Json) -> None:
     rt = await machine.open()
-    output = await (await rt.command([SH, "-c", script])).wait(WAITS)
+    output = await (await rt.start_command([SH, "-c", script])).wait(WAITS)
     assert isinstance(output, ProcessFailure)
     assert (output.code, output.raw) == (code, raw)
 
 
-async def test_a_program_that_went_away_before_it_was_executed_is_a_failure_and_not_a_doubt(machine: Machine) -> None:
+async def test_command_that_cannot_execute_fails_without_doubt(machine: Machine) -> None:
     program = machine.folder / "program"
     program.write_text("#!/nowhere/interpreter\n")
     program.chmod(0o700)
     rt = await machine.open()
-    output = await (await rt.command([str(program)])).wait(WAITS)
+    output = await (await rt.start_command([str(program)])).wait(WAITS)
     assert isinstance(output, ProcessFailure)
     assert output.code == "command_not_executed"
     assert "No such file" in output.message
@@ -151,10 +153,10 @@ async def test_a_program_that_went_away_before_it_was_executed_is_a_failure_and_
 async def test_a_shell_is_used_only_where_it_was_asked_for(machine: Machine) -> None:
     rt = await machine.open()
     with pytest.raises(Error) as caught:
-        await rt.command("echo a | tr a b")
+        await rt.start_command("echo a | tr a b")
     assert caught.value.code == "command_invalid"
-    assert (await (await rt.command("echo a | tr a b", shell=True)).result(WAITS))["stdout"] == "b\n"
-    assert (await (await rt.command(["/bin/echo", "a; $HOME", "*"])).result(WAITS))["stdout"] == "a; $HOME *\n"
+    assert (await (await rt.start_command("echo a | tr a b", shell=True)).result(WAITS))["stdout"] == "b\n"
+    assert (await (await rt.start_command(["/bin/echo", "a; $HOME", "*"])).result(WAITS))["stdout"] == "a; $HOME *\n"
 
 
 BAD: list[tuple[Json, dict[str, Json], str]] = [
@@ -182,11 +184,11 @@ BAD: list[tuple[Json, dict[str, Json], str]] = [
 ]
 
 
-async def test_what_cannot_be_run_is_refused_before_anything_is_registered(machine: Machine) -> None:
+async def test_invalid_command_is_refused_before_registration(machine: Machine) -> None:
     rt = await machine.open()
     for argv, options, code in BAD:
         with pytest.raises(Error) as caught:
-            await rt.command(argv, **options)
+            await rt.start_command(argv, **options)
         assert caught.value.code == code, (argv, options)
     assert await rt.processes.list("all") == ()
 
@@ -194,10 +196,10 @@ async def test_what_cannot_be_run_is_refused_before_anything_is_registered(machi
 # --- what it prints
 
 
-async def test_output_is_kept_up_to_its_limit_at_whole_characters_and_says_where_it_was_cut(machine: Machine) -> None:
+async def test_command_output_is_cut_at_a_whole_character(machine: Machine) -> None:
     rt = await machine.open()
     write = "import sys; sys.stdout.buffer.write('ä'.encode() * 40_000); sys.stdout.buffer.write(b'\\xff')"
-    handle = await rt.command([sys.executable, "-c", write], keep_bytes=50_001)
+    handle = await rt.start_command([sys.executable, "-c", write], keep_bytes=50_001)
     await handle.result(WAITS)
     pieces = await events(handle, "output")
     assert [piece["offset"] for piece in pieces] == [0, 16384, 32768, 49152]
@@ -208,9 +210,9 @@ async def test_output_is_kept_up_to_its_limit_at_whole_characters_and_says_where
     assert size_of(cut["file"]) == 80_001, "the whole of it is still where that says"
 
 
-async def test_what_is_no_text_is_replaced_and_counted_in_bytes(machine: Machine) -> None:
+async def test_undecodable_output_is_replaced_and_counted_in_bytes(machine: Machine) -> None:
     rt = await machine.open()
-    handle = await rt.command([SH, "-c", r"printf 'a\377b\303'"])
+    handle = await rt.start_command([SH, "-c", r"printf 'a\377b\303'"])
     await handle.result(WAITS)
     assert await handle.output() == "a\ufffdb\ufffd"
     assert sum(piece["size"] for piece in await events(handle, "output")) == 4
@@ -219,16 +221,17 @@ async def test_what_is_no_text_is_replaced_and_counted_in_bytes(machine: Machine
 # --- another worker goes on
 
 
-async def test_a_parked_command_is_watched_without_a_seat_and_its_end_is_told_at_once(machine: Machine) -> None:
-    rt = await machine.open(patience_s=0.0)
+async def test_parked_command_ends_without_holding_a_slot(machine: Machine) -> None:
+    rt = await machine.open(idle_timeout_s=0.0)
     end = machine.folder / "end"
-    handle = await rt.command([SH, "-c", f"{when(end)}; echo done"])
+    handle = await rt.start_command([SH, "-c", f"{when(end)}; echo done"])
     await spawned(handle)
 
     async def parked() -> bool:
-        info = await rt.store.stream(handle.stream)
-        assert rt.worker is not None
-        return info is not None and info.parked and handle.stream not in rt.worker.serving.busy
+        info = await core_of(rt).store.stream(handle.stream)
+        worker = core_of(rt).worker
+        assert worker is not None
+        return info is not None and info.parked and handle.stream not in worker.stream_pool.busy
 
     await until(parked, seconds=WAITS)
     end.touch()
@@ -238,7 +241,7 @@ async def test_a_parked_command_is_watched_without_a_seat_and_its_end_is_told_at
 async def test_another_worker_goes_on_reading_where_the_first_one_was(machine: Machine) -> None:
     go, end = machine.folder / "go", machine.folder / "end"
     async with machine.runtime() as rt:
-        handle = await rt.command([SH, "-c", f"echo one; {when(go)}; echo two; {when(end)}"], id="c")
+        handle = await rt.start_command([SH, "-c", f"echo one; {when(go)}; echo two; {when(end)}"], id="c")
 
         async def printed() -> bool:
             return await handle.output() == "one\n"
@@ -247,24 +250,24 @@ async def test_another_worker_goes_on_reading_where_the_first_one_was(machine: M
         first = await spawned(handle)
     go.touch()
     rt = await machine.open()
-    handle = rt.process("c")
+    handle = rt.get_process("c")
     end.touch()
     assert (await handle.result(WAITS))["stdout"] == "one\ntwo\n"
-    assert await spawned(handle) == first, "it was adopted, not spawned again"
+    assert await spawned(handle) == first, "the command was adopted, not spawned again"
     assert [piece["offset"] for piece in await events(handle, "output")] == [0, 4]
 
 
-async def test_how_it_ended_while_nobody_watched_is_known_from_its_supervisor(machine: Machine) -> None:
+async def test_supervisor_reports_an_exit_without_running_worker(machine: Machine) -> None:
     end = machine.folder / "end"
     async with machine.runtime() as rt:
-        handle = await rt.command([SH, "-c", f"{when(end)}; echo last; exit 7"], id="c")
+        handle = await rt.start_command([SH, "-c", f"{when(end)}; echo last; exit 7"], id="c")
         pid = (await spawned(handle)).pid
         folder = await folder_of(handle)
     end.touch()
     await seen(lambda: (folder / "exit.json").exists())
     assert is_dead(pid)
     rt = await machine.open()
-    output = await rt.process("c").wait(WAITS)
+    output = await rt.get_process("c").wait(WAITS)
     assert isinstance(output, ProcessFailure)
     assert (output.code, output.raw["stdout"]) == ("command_failed", "last\n")
 
@@ -278,10 +281,10 @@ async def folder_of(handle: ProcessHandle) -> Path:
     return Path(attempt["folder"])
 
 
-async def test_what_nobody_saw_the_end_of_has_departed_and_is_not_run_again(machine: Machine) -> None:
+async def test_command_without_known_end_is_lost_and_not_repeated(machine: Machine) -> None:
     ran = machine.folder / "ran"
     async with machine.runtime() as rt:
-        handle = await rt.command([SH, "-c", f"echo x >> {ran}; exec sleep 60"], id="c")
+        handle = await rt.start_command([SH, "-c", f"echo x >> {ran}; exec sleep 60"], id="c")
         told, folder = await spawned(handle), await folder_of(handle)
         await seen(ran.exists)
         (said,) = await events(handle, "spawned")
@@ -290,12 +293,12 @@ async def test_what_nobody_saw_the_end_of_has_departed_and_is_not_run_again(mach
     os.kill(told.pid, signal.SIGKILL)
     await seen(lambda: is_dead(told.pid))
     rt = await machine.open()
-    output = await rt.process("c").wait(WAITS)
+    output = await rt.get_process("c").wait(WAITS)
     assert isinstance(output, ProcessWasAbandoned)
-    assert output.reason == "departed: it is not there any more, and nobody saw how it ended"
-    assert "command.departed" in await names(rt.process("c"))
+    assert output.reason == "lost: the process is gone without a recorded exit"
+    assert "command.lost" in await names(rt.get_process("c"))
     assert ran.read_text() == "x\n"
-    assert folder.exists(), "what is left of it stays for those who want to find out"
+    assert folder.exists(), "the folder of a lost command stays for inspection"
 
 
 def is_dead(pid: int) -> bool:
@@ -305,9 +308,9 @@ def is_dead(pid: int) -> bool:
         return True
 
 
-async def test_a_process_that_has_its_number_and_began_at_another_moment_is_another_one(machine: Machine) -> None:
+async def test_reused_pid_is_not_taken_for_the_command(machine: Machine) -> None:
     async with machine.runtime() as rt:
-        handle = await rt.command([SH, "-c", "exec sleep 600"], id="c")
+        handle = await rt.start_command([SH, "-c", "exec sleep 600"], id="c")
         await spawned(handle)
         (said,) = await events(handle, "spawned")
         folder = await folder_of(handle)
@@ -317,12 +320,12 @@ async def test_a_process_that_has_its_number_and_began_at_another_moment_is_anot
     stranger = await asyncio.create_subprocess_exec("sleep", "60", start_new_session=True)
     (folder / "started.json").write_text(f'{{"pid": {stranger.pid}, "start": 1, "supervisor": {stranger.pid}}}')
     client = await machine.open(worker=False)
-    await client.process("c").cancel()  # before a worker finds out that it is gone
+    await client.get_process("c").cancel()  # before a worker finds out that it is gone
     rt = await machine.open()
-    output = await rt.process("c").wait(WAITS)
+    output = await rt.get_process("c").wait(WAITS)
     assert isinstance(output, ProcessWasAbandoned)
-    assert await events(rt.process("c"), "signalled") == []
-    assert not is_dead(stranger.pid), "nobody signals a stranger"
+    assert await events(rt.get_process("c"), "signalled") == []
+    assert not is_dead(stranger.pid), "an unrelated process receives no signal"
     stranger.kill()
     await stranger.wait()
 
@@ -330,15 +333,15 @@ async def test_a_process_that_has_its_number_and_began_at_another_moment_is_anot
 async def test_a_run_folder_that_is_gone_is_a_doubt(machine: Machine) -> None:
     end = machine.folder / "end"
     async with machine.runtime() as rt:
-        handle = await rt.command([SH, "-c", when(end)], id="c")
+        handle = await rt.start_command([SH, "-c", when(end)], id="c")
         await spawned(handle)
         folder = await folder_of(handle)
     folder.rename(machine.folder / "moved")
     rt = await machine.open()
-    output = await rt.process("c").wait(WAITS)
+    output = await rt.get_process("c").wait(WAITS)
     end.touch()
     assert isinstance(output, ProcessWasAbandoned)
-    assert output.reason == "departed: its run folder is not there any more"
+    assert output.reason == "lost: the run folder is missing"
 
 
 # --- killed between intent and pid
@@ -359,7 +362,7 @@ async def intended(machine: Machine, monkeypatch: pytest.MonkeyPatch, script: st
         patched.setattr(RunFolder, "wait", is_over)
         try:
             async with machine.runtime(drain_s=0.0) as rt:
-                handle = await rt.command([SH, "-c", script], id="c")
+                handle = await rt.start_command([SH, "-c", script], id="c")
 
                 async def said() -> bool:
                     return bool(await events(handle, "spawning"))
@@ -370,11 +373,11 @@ async def intended(machine: Machine, monkeypatch: pytest.MonkeyPatch, script: st
             over.set()
 
 
-async def test_what_certainly_never_began_is_begun_once(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_command_that_never_started_is_started_once(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     ran = machine.folder / "ran"
     folder = await intended(machine, monkeypatch, f"echo x >> {ran}")
     rt = await machine.open()
-    handle = rt.process("c")
+    handle = rt.get_process("c")
     await handle.result(WAITS)
     told = [
         name for name in await names(handle) if name in ("command.spawning", "command.not_spawned", "command.spawned")
@@ -391,23 +394,23 @@ async def test_a_supervisor_that_comes_too_late_begins_nothing(
     folder = await intended(machine, monkeypatch, f"echo x >> {ran}; sleep 0.1")
     token = (folder / "token").read_text().strip('"')
     late = RunFolder(folder, token)
-    assert type(late.look("another boot")).__name__ == "NotBegun", "whoever looks takes the claim"
+    assert type(late.inspect("another boot")).__name__ == "NotBegun", "the inspection takes the claim"
     late.wait(late.spawn())
     assert not (folder / "started.json").exists()
     rt = await machine.open()
-    await rt.process("c").result(WAITS)
+    await rt.get_process("c").result(WAITS)
     assert ran.read_text() == "x\n"
 
 
 async def test_a_cancel_before_it_is_spawned_spawns_nothing(machine: Machine) -> None:
     ran = machine.folder / "ran"
     async with machine.runtime(worker=False) as rt:
-        handle = await rt.command([SH, "-c", f"echo x >> {ran}"], id="c")
+        handle = await rt.start_command([SH, "-c", f"echo x >> {ran}"], id="c")
         await handle.cancel("not needed")
     rt = await machine.open()
-    assert await rt.process("c").wait(WAITS) == ProcessWasCancelled(reason="not needed")
+    assert await rt.get_process("c").wait(WAITS) == ProcessWasCancelled(reason="not needed")
     assert not ran.exists()
-    assert await events(rt.process("c"), "spawning") == []
+    assert await events(rt.get_process("c"), "spawning") == []
 
 
 # --- ending it
@@ -417,7 +420,7 @@ async def test_a_cancel_reaches_the_whole_group_and_is_patient_before_it_kills(m
     rt = await machine.open()
     pids = machine.folder / "pids"
     stubborn = f"trap 'echo asked' TERM; (trap '' TERM; sleep 600) & echo $! $$ > {pids}; while :; do sleep 0.02; done"
-    handle = await rt.command([SH, "-c", stubborn], grace=0.3)
+    handle = await rt.start_command([SH, "-c", stubborn], grace=0.3)
     await spawned(handle)
     await seen(lambda: pids.exists() and len(pids.read_text().split()) == 2)
     await handle.cancel("enough")
@@ -431,24 +434,24 @@ async def test_a_cancel_reaches_the_whole_group_and_is_patient_before_it_kills(m
         await seen(lambda pid=pid: is_dead(int(pid)))
 
 
-async def test_a_command_that_was_over_before_it_could_be_asked_ended_by_itself(machine: Machine) -> None:
+async def test_command_finished_before_its_cancellation_succeeds(machine: Machine) -> None:
     end = machine.folder / "end"
     async with machine.runtime() as rt:
-        handle = await rt.command([SH, "-c", f"{when(end)}; exit 0"], id="c")
+        handle = await rt.start_command([SH, "-c", f"{when(end)}; exit 0"], id="c")
         await spawned(handle)
         folder = await folder_of(handle)
     end.touch()
     await seen(lambda: (folder / "exit.json").exists())
     async with machine.runtime(worker=False) as rt:
-        await rt.process("c").cancel("too late")
+        await rt.get_process("c").cancel("too late")
     rt = await machine.open()
-    assert (await rt.process("c").result(WAITS))["exit_code"] == 0
-    assert await events(rt.process("c"), "signalled") == []
+    assert (await rt.get_process("c").result(WAITS))["exit_code"] == 0
+    assert await events(rt.get_process("c"), "signalled") == []
 
 
-async def test_nobody_outside_says_how_a_command_ended(machine: Machine) -> None:
+async def test_command_result_is_refused_from_outside(machine: Machine) -> None:
     rt = await machine.open(worker=False)
-    handle = await rt.command([SH, "-c", "true"])
+    handle = await rt.start_command([SH, "-c", "true"])
     with pytest.raises(Error) as caught:
         await handle.complete({"exit_code": 0})
     assert caught.value.code == "process_not_external"
@@ -460,30 +463,30 @@ async def test_nobody_outside_says_how_a_command_ended(machine: Machine) -> None
 async def test_another_machine_leaves_it_alone_and_shows_whose_it_is(machine: Machine) -> None:
     ran = machine.folder / "ran"
     async with machine.runtime(host="there", worker=False) as rt:
-        handle = await rt.command([SH, "-c", f"echo x >> {ran}"], id="c")
+        handle = await rt.start_command([SH, "-c", f"echo x >> {ran}"], id="c")
     here = await machine.open(host="here")
-    probe = await here.command([SH, "-c", "true"])
+    probe = await here.start_command([SH, "-c", "true"])
     await probe.result(WAITS)
-    record = await here.process("c").record()
+    record = await here.get_process("c").info()
     assert (record.status, record.known.definition) == ("registered", "command:there")
-    again = await here.command([SH, "-c", f"echo x >> {ran}"], id="c")
+    again = await here.start_command([SH, "-c", f"echo x >> {ran}"], id="c")
     assert again.id == "c", "the same command, whichever machine asks for it"
     assert not ran.exists()
     there = await machine.open(host="there")
-    await there.process("c").result(WAITS)
+    await there.get_process("c").result(WAITS)
     assert ran.read_text() == "x\n"
     assert handle.id == "c"
 
 
 async def test_a_command_of_a_machine_that_is_gone_can_be_given_up(machine: Machine) -> None:
     async with machine.runtime(host="there", worker=False) as rt:
-        await rt.command([SH, "-c", "true"], id="c")
+        await rt.start_command([SH, "-c", "true"], id="c")
     here = await machine.open(host="here")
-    assert await here.process("c").abandon("the machine is gone", by="ann") is True
-    assert await here.process("c").wait(WAITS) == ProcessWasAbandoned(reason="the machine is gone", by="ann")
+    assert await here.get_process("c").abandon("the machine is gone", by="ann") is True
+    assert await here.get_process("c").wait(WAITS) == ProcessWasAbandoned(reason="the machine is gone", by="ann")
     there = await machine.open(host="there")
-    await (await there.command([SH, "-c", "true"])).result(WAITS)
-    assert await events(there.process("c"), "spawning") == []
+    await (await there.start_command([SH, "-c", "true"])).result(WAITS)
+    assert await events(there.get_process("c"), "spawning") == []
 
 
 # --- from tools and processes
@@ -493,24 +496,24 @@ def builds(folder: Path) -> AnyTool:
     @tool(effect="idempotent")
     async def build(ctx: ToolContext) -> str:
         """Build it."""
-        first = await ctx.command([SH, "-c", f"echo x >> {folder / 'ran'}; echo built"], label="the build")
-        again = await ctx.command([SH, "-c", f"echo x >> {folder / 'ran'}; echo built"], label="the build")
+        first = await ctx.start_command([SH, "-c", f"echo x >> {folder / 'ran'}; echo built"], label="the build")
+        again = await ctx.start_command([SH, "-c", f"echo x >> {folder / 'ran'}; echo built"], label="the build")
         assert first.id == again.id
         return first.id
 
     return build
 
 
-async def test_a_tool_starts_a_command_that_outlives_its_turn_and_the_session_is_told(machine: Machine) -> None:
+async def test_command_outlives_its_turn_and_notifies_the_session(machine: Machine) -> None:
     rt = await machine.open(tools=(builds(machine.folder),))
     session = await rt.session("s", agent="a")
     assert await session.ask("go", timeout=WAITS) == "ok"
     (listed,) = await rt.processes.list("all", session="s")
-    assert (await listed.handle.record()).known.label == "the build"
+    assert (await listed.handle.info()).known.label == "the build"
     await listed.handle.result(WAITS)
 
     async def told() -> bool:
-        texts = [part.text for message in await session.history() for part in message.parts if isinstance(part, Text)]
+        texts = [part.text for message in await session.messages() for part in message.parts if isinstance(part, Text)]
         return any(text.startswith("The process the build has finished:") for text in texts)
 
     await until(told, seconds=WAITS)
@@ -520,17 +523,17 @@ async def test_a_tool_starts_a_command_that_outlives_its_turn_and_the_session_is
 async def test_a_process_starts_a_command_and_waits_for_it(machine: Machine) -> None:
     @process
     async def nightly(ctx: ProcessContext) -> Json:
-        handle = await ctx.command([SH, "-c", "echo $WHO"], env={"WHO": "ann"})
-        return (await ctx.wait(handle))["stdout"], handle.id
+        handle = await ctx.start_command([SH, "-c", "echo $WHO"], env={"WHO": "ann"})
+        return (await ctx.wait_for_process(handle))["stdout"], handle.id
 
-    rt = await machine.open(processes=[nightly], patience_s=0.0)
+    rt = await machine.open(processes=[nightly], idle_timeout_s=0.0)
     assert await (await rt.start(nightly, id="n")).result(WAITS) == ["ann\n", "n/command:1"]
 
 
 async def test_a_bad_command_of_a_process_fails_with_its_code(machine: Machine) -> None:
     @process
     async def nightly(ctx: ProcessContext) -> Json:
-        await ctx.command(["no-such-program-anywhere"])
+        await ctx.start_command(["no-such-program-anywhere"])
 
     rt = await machine.open(processes=[nightly])
     output = await (await rt.start(nightly, id="n")).wait(WAITS)
@@ -542,10 +545,10 @@ async def test_a_bad_command_of_a_process_fails_with_its_code(machine: Machine) 
 async def test_secrets_of_the_session_are_hidden_in_what_its_commands_print(machine: Machine) -> None:
     rt = await machine.open()
     await (await rt.session("s", agent="a")).ask("hello", timeout=WAITS)
-    rt.revealed[rt.existing("s").stream] = ("hunter2-hunter2",)
-    handle = await rt.command([SH, "-c", "echo key=hunter2-hunter2"], session="s")
+    core_of(rt).seen_secrets[ref_of(rt.get_session("s")).stream] = ("hunter2-hunter2",)
+    handle = await rt.start_command([SH, "-c", "echo key=hunter2-hunter2"], session="s")
     assert (await handle.result(WAITS))["stdout"] == "key=[secret]\n"
-    assert SessionId("s") == handle_session(await handle.record())
+    assert SessionId("s") == handle_session(await handle.info())
 
 
 def handle_session(record: Json) -> str:
@@ -556,16 +559,16 @@ def handle_session(record: Json) -> str:
 
 
 async def test_a_worker_runs_so_many_at_once_and_the_others_wait(machine: Machine) -> None:
-    rt = await machine.open(at_once=2, patience_s=0)
+    rt = await machine.open(at_once=2, idle_timeout_s=0)
     gate = machine.folder / "gate"
-    first = [await rt.command(when(gate), shell=True, id=f"first-{number}") for number in range(2)]
+    first = [await rt.start_command(when(gate), shell=True, id=f"first-{number}") for number in range(2)]
     for one in first:
         await spawned(one)
-    later = [await rt.command("echo later", shell=True, id=f"later-{number}") for number in range(3)]
-    stopped = await rt.command("echo never", shell=True, id="stopped")
+    later = [await rt.start_command("echo later", shell=True, id=f"later-{number}") for number in range(3)]
+    stopped = await rt.start_command("echo never", shell=True, id="stopped")
 
     async def all_wait() -> bool:
-        infos = [await rt.store.stream(one.stream) for one in (*later, stopped)]
+        infos = [await core_of(rt).store.stream(one.stream) for one in (*later, stopped)]
         return all(info is not None and info.parked for info in infos)
 
     await until(all_wait, seconds=WAITS)
@@ -575,38 +578,38 @@ async def test_a_worker_runs_so_many_at_once_and_the_others_wait(machine: Machin
     gate.touch()
     for one in (*first, *later):
         assert (await one.result(WAITS))["exit_code"] == 0
-    await seen(lambda: rt.command_code.running == set())
+    await seen(lambda: core_of(rt).command_code.running == set())
 
 
-async def test_a_folder_goes_with_the_end_whoever_dies_meanwhile(
+async def test_command_folder_is_removed_despite_a_worker_crash(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tidy = CommandCode.tidy
+    tidy = CommandCode.clean_up
     reached = asyncio.Event()
 
     async def dies(*_: object) -> None:
         reached.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(CommandCode, "tidy", dies)
+    monkeypatch.setattr(CommandCode, "clean_up", dies)
     async with machine.runtime(drain_s=0.05) as rt:
-        handle = await rt.command("echo done", shell=True, id="c")
+        handle = await rt.start_command("echo done", shell=True, id="c")
         await handle.result(WAITS)
         await reached.wait()
     assert [path.name for path in (machine.folder / "runs").iterdir()] != []
-    monkeypatch.setattr(CommandCode, "tidy", tidy)
+    monkeypatch.setattr(CommandCode, "clean_up", tidy)
     await machine.open()
     await seen(lambda: list((machine.folder / "runs").iterdir()) == [])
 
 
-async def test_nobody_outside_says_what_a_command_did(machine: Machine) -> None:
+async def test_command_events_are_refused_from_outside(machine: Machine) -> None:
     rt = await machine.open()
     gate = machine.folder / "gate"
-    handle = await rt.command(when(gate), shell=True, id="c")
+    handle = await rt.start_command(when(gate), shell=True, id="c")
     await spawned(handle)
-    for name in ("spawning", "spawned", "output", "output_cut", "signalled", "exited", "departed", "not_spawned"):
+    for name in ("spawning", "spawned", "output", "output_cut", "signalled", "exited", "lost", "not_spawned"):
         with pytest.raises(Error) as caught:
-            await handle.append(f"command.{name}", {"attempt": 1}, replay="x")
+            await handle.append_event(f"command.{name}", {"attempt": 1}, replay="x")
         assert caught.value.code is Code.PROCESS_EVENT_UNDECLARED
     assert await events(handle, "output", "exited") == []
     gate.touch()

@@ -1,4 +1,4 @@
-"""What is said is more than text: pictures and files travel with the input, and a model sees their bytes."""
+"""Content other than text: pictures and files travel with the input, and the model sees their bytes."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from perdure import Agent, Attachment, AttachmentRef, Code, Error, Runtime
+from perdure import Agent, Attachment, Code, Error, Runtime
 from perdure.ids import BlobHash
 from perdure.models.protocol import ModelEvent, ModelReply, ModelRequest
 from perdure.runtime.sessions.parts import MAX_PART_BYTES
-from perdure.vocab.messages import File, Image, Text
+from perdure.values import AttachmentRef
+from perdure.vocab.messages import File, ImagePart, Text
 from perdure.vocab.usage import Usage
-from tests.scenarios.conftest import Desk, NewStore
+from tests.scenarios.conftest import App, NewStore
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(200))
 PDF = b"%PDF-1.7 " + b"x" * 50
@@ -33,19 +34,19 @@ class Looking:
 
 def seen(request: ModelRequest) -> list[tuple[str, bytes]]:
     parts = [part for message in request.messages for part in message.parts]
-    return [(p.ref.media_type, request.attachments[p.ref.hash]) for p in parts if isinstance(p, Image | File)]
+    return [(p.ref.media_type, request.attachments[p.ref.hash]) for p in parts if isinstance(p, ImagePart | File)]
 
 
-async def test_a_model_sees_the_bytes_that_were_sent(desk: Desk) -> None:
+async def test_a_model_sees_the_bytes_that_were_sent(app: App) -> None:
     model = Looking()
-    rt = await desk.open(model)
+    rt = await app.open(model)
     session = await rt.session("s", agent="a")
     await session.ask(
         ["What is this?", Attachment("image/png", PNG, name="cat.png"), Attachment("application/pdf", PDF)]
     )
     assert seen(model.requests[0]) == [("image/png", PNG), ("application/pdf", PDF)]
-    (message, _) = await session.history()
-    assert [type(part) for part in message.parts] == [Text, Image, File]
+    (message, _) = await session.messages()
+    assert [type(part) for part in message.parts] == [Text, ImagePart, File]
     await session.ask("and now?")
     assert seen(model.requests[1]) == [("image/png", PNG), ("application/pdf", PDF)], "the conversation keeps them"
 
@@ -56,31 +57,31 @@ async def test_bytes_are_there_after_a_restart(new_store: NewStore) -> None:
     model = Looking()
     async with Runtime(new_store(), agents=[Agent("a", model=model)]) as rt:
         again = await (await rt.session("s")).send([Attachment("image/png", PNG)], key="k")
-        assert again.duplicate
-        assert again.turn == sent.turn
+        assert again.is_duplicate
+        assert again.turn_id == sent.turn_id
         assert (await again.result(timeout=10)).text == "ok"
     assert seen(model.requests[0]) == [("image/png", PNG)]
 
 
-async def test_the_same_key_with_other_bytes_is_a_conflict(desk: Desk) -> None:
-    rt = await desk.open(Looking())
+async def test_the_same_key_with_other_bytes_is_a_conflict(app: App) -> None:
+    rt = await app.open(Looking())
     session = await rt.session("s", agent="a")
     await session.send(["look", Attachment("image/png", PNG)], key="k")
-    assert (await session.send(["look", Attachment("image/png", PNG)], key="k")).duplicate
+    assert (await session.send(["look", Attachment("image/png", PNG)], key="k")).is_duplicate
     for other in ([Attachment("image/png", PNG + b"!")], ["look"], ["look", Attachment("image/png", PNG, name="x")]):
         with pytest.raises(Error) as caught:
             await session.send(other, key="k")
         assert caught.value.code is Code.INPUT_KEY_CONFLICT
 
 
-async def test_bytes_that_are_stored_may_be_referred_to(desk: Desk) -> None:
+async def test_bytes_that_are_stored_may_be_referred_to(app: App) -> None:
     model = Looking()
-    rt = await desk.open(model)
+    rt = await app.open(model)
     one = await rt.session("one", agent="a")
     await one.ask([Attachment("image/png", PNG)])
-    (message, _) = await one.history()
+    (message, _) = await one.messages()
     (picture,) = message.parts
-    assert isinstance(picture, Image)
+    assert isinstance(picture, ImagePart)
     two = await rt.session("two", agent="a")
     await two.ask(["the same one", picture.ref])
     await one.delete()
@@ -92,14 +93,14 @@ async def test_bytes_of_another_tenant_cannot_be_referred_to(new_store: NewStore
     async with Runtime(new_store(), agents=[Agent("a", model=Looking())], tenant="other") as rt:
         theirs = await rt.session("s", agent="a")
         await theirs.ask([Attachment("image/png", PNG)])
-        (message, _) = await theirs.history()
+        (message, _) = await theirs.messages()
         (picture,) = message.parts
-        assert isinstance(picture, Image)
+        assert isinstance(picture, ImagePart)
     async with Runtime(new_store(), agents=[Agent("a", model=Looking())]) as rt:
         with pytest.raises(Error) as caught:
             await (await rt.session("s", agent="a")).send([picture.ref])
         assert caught.value.code is Code.BLOB_UNKNOWN
-        assert await rt.sessions() == ()
+        assert await rt.list_sessions() == ()
 
 
 NOWHERE = AttachmentRef(hash=BlobHash("ab" * 32), media_type="image/png", size=5)
@@ -127,16 +128,16 @@ NOWHERE = AttachmentRef(hash=BlobHash("ab" * 32), media_type="image/png", size=5
         ([NOWHERE], Code.BLOB_UNKNOWN),
     ],
 )
-async def test_what_cannot_be_said_is_refused_and_nothing_is_written(desk: Desk, content: object, code: Code) -> None:
-    rt = await desk.open(Looking())
+async def test_invalid_content_is_refused_and_nothing_is_written(app: App, content: object, code: Code) -> None:
+    rt = await app.open(Looking())
     with pytest.raises(Error) as caught:
         await (await rt.session("s", agent="a")).send(content)  # type: ignore[arg-type]
     assert caught.value.code is code
-    assert await rt.sessions() == ()
+    assert await rt.list_sessions() == ()
 
 
-async def test_the_simulated_model_tells_what_it_was_shown(desk: Desk) -> None:
-    async with Runtime(desk.new_store(), agents=[Agent("echo")]) as rt:
+async def test_the_simulated_model_tells_what_it_was_shown(app: App) -> None:
+    async with Runtime(app.new_store(), agents=[Agent("echo")]) as rt:
         answer = await (await rt.session("e", agent="echo")).ask(["look", Attachment("image/png", PNG)])
     assert answer.startswith(f"You said: look [image/png, {len(PNG)} bytes]")
 
@@ -144,8 +145,8 @@ async def test_the_simulated_model_tells_what_it_was_shown(desk: Desk) -> None:
 # --- the model of one input
 
 
-async def test_an_input_may_choose_its_model(desk: Desk) -> None:
-    rt = await desk.open(Looking())
+async def test_an_input_may_choose_its_model(app: App) -> None:
+    rt = await app.open(Looking())
     session = await rt.session("s", agent="a")
     assert (await session.ask("hi", model="sim:echo")).startswith("You said: hi")
     assert await session.ask("hi") == "ok"
@@ -157,7 +158,7 @@ async def test_the_model_of_an_input_survives_a_restart(new_store: NewStore) -> 
     async with Runtime(new_store(), agents=[Agent("a", model=Looking())]) as rt:
         session = await rt.session("s")
         again = await session.send("hi", model="sim:echo", key="k")
-        assert again.turn == sent.turn
+        assert again.turn_id == sent.turn_id
         assert (await again.result(timeout=10)).text.startswith("You said: hi")
         for other in (None, "sim:travel"):
             with pytest.raises(Error) as caught:
@@ -165,20 +166,20 @@ async def test_the_model_of_an_input_survives_a_restart(new_store: NewStore) -> 
             assert caught.value.code is Code.INPUT_KEY_CONFLICT
 
 
-async def test_an_unknown_model_is_refused_before_anything_is_written(desk: Desk) -> None:
-    rt = await desk.open(Looking())
+async def test_an_unknown_model_is_refused_before_anything_is_written(app: App) -> None:
+    rt = await app.open(Looking())
     session = await rt.session("s", agent="a")
     for model, code in (("sim:nobody", Code.MODEL_UNKNOWN), ("", Code.MODEL_UNKNOWN), (7, Code.INVALID_ARGUMENT)):
         with pytest.raises(Error) as caught:
             await session.send("hi", model=model)  # type: ignore[arg-type]
         assert caught.value.code is code
-    assert await rt.sessions() == ()
+    assert await rt.list_sessions() == ()
 
 
-async def test_the_model_of_another_agent_may_be_chosen_by_its_name(desk: Desk) -> None:
+async def test_the_model_of_another_agent_may_be_chosen_by_its_name(app: App) -> None:
     mine, theirs = Looking(), Looking()
     theirs.name = "theirs"
     agents = [Agent("a", model=mine), Agent("b", model=theirs)]
-    async with Runtime(desk.new_store(), agents=agents) as rt:
+    async with Runtime(app.new_store(), agents=agents) as rt:
         await (await rt.session("x", agent="a")).ask("hi", model="theirs")
     assert (len(mine.requests), len(theirs.requests)) == (0, 1)

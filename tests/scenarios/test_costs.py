@@ -1,4 +1,4 @@
-"""What a turn costs, counted: commits an owner waits for, statements, bytes. Counts, not times."""
+"""Cost of a turn, counted: commits an owner waits for, statements, bytes. Counts, not times."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import NoReturn
 
 import pytest
 
-from perdure import Agent, Runtime, ToolContext, Tuning, tool
+from perdure import Agent, Runtime, RuntimeOptions, ToolContext, tool
 from perdure.models.scripted import ScriptedModel, call, say
+from perdure.runtime.internals import core_of
 from perdure.store.shapes import Accepted
 
 
@@ -32,7 +33,7 @@ async def test_a_turn_with_one_once_tool_waits_for_three_commits_sending_include
     async with Runtime(address, agents=[agent()]) as rt:
         session = await rt.session("s", agent="a")
         await session.ask("warm up")
-        counters = rt.store.counters
+        counters = core_of(rt).store.counters
         awaited, commits, statements = counters.awaited, counters.commits, counters.statements
         turns = 20
         for _ in range(turns):
@@ -46,7 +47,7 @@ async def test_a_turn_with_one_once_tool_waits_for_three_commits_sending_include
 async def test_a_session_that_its_sender_opens_and_serves_is_not_read(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever put everything there knows what there is, and its last append told that nothing came since."""
+    """The sender wrote all records itself, and its last append reported no others."""
     async with Runtime(address, agents=[agent()]) as rt:
         await (await rt.session("warm", agent="a")).ask("warm up")
 
@@ -54,7 +55,7 @@ async def test_a_session_that_its_sender_opens_and_serves_is_not_read(
             raise AssertionError("what is known was read")
 
         for name in ("load", "read", "inbox"):
-            monkeypatch.setattr(rt.store, name, read)
+            monkeypatch.setattr(core_of(rt).store, name, read)
         for n in range(3):
             await (await rt.session(f"s{n}", agent="a")).ask("look it up")
 
@@ -65,10 +66,10 @@ async def test_a_turn_late_in_a_session_costs_what_an_early_one_does(tmp_path: P
         session = await rt.session("s", agent="a")
         costs: list[int] = []
         for _ in range(5):
-            before = rt.store.counters.statements
+            before = core_of(rt).store.counters.statements
             for _ in range(20):
                 await session.ask("look it up")
-            costs.append(rt.store.counters.statements - before)
+            costs.append(core_of(rt).store.counters.statements - before)
         assert costs[-1] <= 1.3 * min(costs)
 
 
@@ -102,11 +103,11 @@ async def test_one_more_step_is_one_more_commit(tmp_path: Path) -> None:
     costs: dict[int, tuple[int, int, int]] = {}
     for count in (20, 60):
         agent = Agent("a", model=ScriptedModel(call("flow", count=count), say("done")), tools=[flow])
-        lasting = Tuning(lease_s=600)  # a renewal is a commit, and a slow machine sees many
-        async with Runtime(f"sqlite:///{tmp_path / f'{count}.db'}", agents=[agent], tuning=lasting) as rt:
+        lasting = RuntimeOptions(lease_s=600)  # a renewal is a commit, and a slow machine sees many
+        async with Runtime(f"sqlite:///{tmp_path / f'{count}.db'}", agents=[agent], options=lasting) as rt:
             session = await rt.session("s", agent="a")
             await session.ask("run")
-            counters = rt.store.counters
+            counters = core_of(rt).store.counters
             costs[count] = (counters.awaited, counters.plans, counters.commits)
     awaited, plans, commits = (more - fewer for fewer, more in zip(costs[20], costs[60], strict=True))
     assert (awaited, plans) == (40, 40)
@@ -117,6 +118,6 @@ async def test_an_answer_from_outside_is_one_commit(tmp_path: Path) -> None:
     async with Runtime(f"sqlite:///{tmp_path / 'a.db'}", agents=[agent()], worker=False) as rt:
         session = await rt.session("s", agent="a")
         await session.send("run")
-        before = rt.store.counters.commits
+        before = core_of(rt).store.counters.commits
         assert await session.resolve("reviewed", "yes") == Accepted()
-        assert rt.store.counters.commits - before == 1
+        assert core_of(rt).store.counters.commits - before == 1

@@ -1,17 +1,18 @@
-"""What may still be said of a task that has ended: what only adds to it, on every store."""
+"""Updates of ended tasks: only additions are accepted, on every store."""
 
 from __future__ import annotations
 
 from perdure import Agent, Runtime
 from perdure.ids import SessionId
 from perdure.models.scripted import ScriptedModel, say
+from perdure.runtime.internals import core_of
 from perdure.services.tasks import CreateSessionTask, SessionTaskUpdate, TaskLinks
 from tests.scenarios.conftest import NewStore, until
 
 S = SessionId("s")
 
 
-async def test_an_ended_task_takes_what_adds_to_it_and_keeps_how_it_ended(new_store: NewStore) -> None:
+async def test_ended_task_accepts_additions_and_keeps_its_outcome(new_store: NewStore) -> None:
     async with Runtime(new_store(), agents=[Agent("a", model=ScriptedModel(say("hello")))]) as rt:
         await (await rt.session(S, agent="a")).ask("hi")
         await rt.tasks.create(CreateSessionTask(session_id=S, id="t", kind="external_agent", display_name="T"))
@@ -24,10 +25,10 @@ async def test_an_ended_task_takes_what_adds_to_it_and_keeps_how_it_ended(new_st
         assert same is not None
         assert (same.state, same.summary, same.finished_at) == ("succeeded", "done", ended.finished_at)
         assert (same.artifacts, same.result_path, same.links.remote_task_id) == (("/log",), "/result", "r")
-        assert await rt.processes.list("live", session="s") == (), "it does not live again"
+        assert await rt.processes.list("live", session="s") == (), "the task is not live again"
 
         async def taken_in() -> bool:
-            return not await rt.store.inbox(rt.process("t").stream)
+            return not await core_of(rt).store.inbox(rt.get_process("t").stream)
 
         await until(taken_in, seconds=30)
     async with Runtime(new_store(), agents=[Agent("a", model=ScriptedModel(say("hello")))]) as rt:

@@ -12,7 +12,8 @@ from perdure import Agent, Code, Error, InitialFile, Runtime, ToolContext, tool
 from perdure.codec import Json
 from perdure.ids import DEFAULT_TENANT, SessionId, Tenant, files_stream
 from perdure.models.scripted import ScriptedModel, Step, call, calls, say
-from perdure.runtime.work import Work
+from perdure.runtime.internals import core_of
+from perdure.runtime.work import WorkerOptions
 from perdure.services.files import (
     DisabledSessionFileSystemFactory,
     FileInfo,
@@ -25,28 +26,28 @@ from perdure.services.files import (
 )
 from perdure.services.files.stored import SNAPSHOT_EVERY
 from perdure.services.files.tree import CODE, Tree, blob_name
-from perdure.store.aes_gcm import AesGcm
+from perdure.store.aes_gcm import AesGcmCodec
 from perdure.store.protocol import Store
 from perdure.tools.files import file_tools
-from perdure.vocab.messages import Image, Message, ToolResult
-from tests.scenarios.conftest import Desk, NewStore
+from perdure.vocab.messages import ImagePart, Message, ToolResultPart
+from tests.scenarios.conftest import App, NewStore
 
-GUIDE = InitialFile("/docs/guide.md", "Be brief.\n", is_readonly=True)
+GUIDE = InitialFile("/docs/guide.md", "Be brief.\n", readonly=True)
 TODO = InitialFile("/workspace/todo.txt", "one\ntwo\n")
 
 
 def agent(*steps: Step, files: tuple[InitialFile, ...] = ()) -> Agent:
-    return Agent("a", model=ScriptedModel(*steps), tools=file_tools(), files=files)
+    return Agent("a", model=ScriptedModel(*steps), tools=file_tools(), initial_files=files)
 
 
 def results(messages: tuple[Message, ...]) -> list[Json]:
-    return [part.output for message in messages for part in message.parts if isinstance(part, ToolResult)]
+    return [part.output for message in messages for part in message.parts if isinstance(part, ToolResultPart)]
 
 
 async def outcome(rt: Runtime) -> list[Json]:
     session = await rt.session("s", agent="a")
     await session.ask("go", timeout=20)
-    return results(await session.history())
+    return results(await session.messages())
 
 
 async def refused(awaitable: object) -> Error:
@@ -91,7 +92,7 @@ async def test_a_model_reads_writes_edits_searches_and_deletes(new_store: NewSto
         {"path": "/workspace/notes/plan.md", "line_number": 1, "line": "alpha", "before": [], "after": ["beta"]}
     ]
     assert [(entry["path"], entry["type"]) for entry in listed["entries"]] == [("/workspace/notes", "directory")]
-    assert full["error"] == "/workspace/notes is not empty: say recursive to delete it"
+    assert full["error"] == "/workspace/notes is not empty: set recursive to delete it"
     assert deleted == {"deleted": True}
     assert gone["error"] == "File not found: /workspace/notes/plan.md"
     assert root["type"] == "directory"
@@ -104,7 +105,7 @@ async def test_an_edit_applies_to_what_was_read(new_store: NewStore) -> None:
     async with Runtime(new_store(), agents=[agent(edit, edit, say("done"), files=(TODO,))]) as rt:
         session = await rt.session("t", agent="a")
         await session.ask("go", timeout=20)
-        done, again = results(await session.history())
+        done, again = results(await session.messages())
         assert done["edits"] == 2
         assert done["diff"].splitlines()[2:] == ["@@ -1,2 +1,2 @@", "-one", "-two", "+1", "+2"]
         assert "changed since the last read" in again["error"]
@@ -122,13 +123,13 @@ async def test_pictures_are_shown_and_other_bytes_are_only_described(new_store: 
     ]
     async with Runtime(new_store(), agents=[agent(*steps)]) as rt:
         _, _, picture, other = await outcome(rt)
-        parts = [part for message in await rt.existing("s").history() for part in message.parts]
+        parts = [part for message in await rt.get_session("s").messages() for part in message.parts]
     assert picture["media_type"] == "image/png"
     assert (other["binary"], other["size_bytes"]) == (True, 3)
-    assert sum(isinstance(part, Image) for part in parts) == 1
+    assert sum(isinstance(part, ImagePart) for part in parts) == 1
 
 
-async def test_what_a_model_can_mend_it_reads_and_the_rest_stays_hidden(new_store: NewStore) -> None:
+async def test_file_errors_are_returned_to_the_model(new_store: NewStore) -> None:
     steps = [
         calls(
             call("read_file", path="/../etc/passwd"),
@@ -164,17 +165,17 @@ async def test_tools_and_programs_see_the_same_files(new_store: NewStore) -> Non
         found = await session.files.read_file("/notes.txt")
         assert found is not None
         assert found.content == "from the tool"
-        assert results(await session.history()) == ["['notes.txt']"]
+        assert results(await session.messages()) == ["['notes.txt']"]
 
 
 async def test_a_tool_without_files_says_so(new_store: NewStore) -> None:
     files = DisabledSessionFileSystemFactory()
     steps = [call("read_file", path="x"), say("done")]
-    async with Runtime(new_store(), agents=[agent(*steps)], files=files) as rt:
+    async with Runtime(new_store(), agents=[agent(*steps)], file_system=files) as rt:
         (told,) = await outcome(rt)
         assert told["error"] == "File store not available in this context."
         with pytest.raises(Error) as caught:
-            _ = rt.existing("s").files
+            _ = rt.get_session("s").files
     assert (caught.value.code, caught.value.message) == (Code.FILES_DISABLED, "session filesystem is disabled")
 
 
@@ -196,14 +197,14 @@ def test_a_bag_keeps_one_value_of_each_type() -> None:
 async def test_two_tenants_of_one_worker_have_files_of_their_own(new_store: NewStore) -> None:
     writes = agent(call("write_file", path="who", content="first"), say("done"), files=(TODO,))
     async with (
-        Runtime(new_store(), agents=[writes], worker=Work(all_tenants=True)) as rt,
+        Runtime(new_store(), agents=[writes], worker=WorkerOptions(all_tenants=True)) as rt,
         Runtime(new_store(), agents=[writes], worker=False, tenant="other") as other,
     ):
         session = await other.session("s", agent="a")
         await session.ask("go", timeout=20)
         assert [info.name for info in await session.files.list_directory()] == ["todo.txt", "who"]
-        assert await rt.store.stream(files_stream(DEFAULT_TENANT, SessionId("s"))) is None
-        assert await rt.store.stream(files_stream(Tenant("other"), SessionId("s"))) is not None
+        assert await core_of(rt).store.stream(files_stream(DEFAULT_TENANT, SessionId("s"))) is None
+        assert await core_of(rt).store.stream(files_stream(Tenant("other"), SessionId("s"))) is not None
 
 
 # --- what a session begins with
@@ -215,22 +216,22 @@ async def test_a_session_begins_with_its_agents_files_once(new_store: NewStore) 
         session = await rt.session("s", agent="a")
         await session.ask("go", timeout=20)
     async with Runtime(new_store(), agents=[agent(files=(GUIDE, TODO))]) as rt:
-        files = rt.existing("s").files
+        files = rt.get_session("s").files
         assert [info.name for info in await files.list_directory()] == ["docs"]
         guide = await files.read_file("/docs/guide.md")
         assert guide is not None
         assert (guide.content, guide.is_readonly) == ("Be brief.\n", True)
 
 
-async def test_whoever_does_not_know_the_agent_does_not_lay_its_files_down(new_store: NewStore) -> None:
+async def test_runtime_without_the_agent_creates_no_seed_files(new_store: NewStore) -> None:
     known = agent(say("hello"), files=(TODO,))
     async with Runtime(new_store(), agents=[known]) as rt:
         await (await rt.session("s", agent="a")).ask("go", timeout=20)
         async with Runtime(new_store(), worker=False) as stranger:
-            problem = await refused(stranger.existing("s").files.list_directory())
+            problem = await refused(stranger.get_session("s").files.list_directory())
             assert problem.code is Code.AGENT_UNKNOWN
-            assert [info.name for info in await rt.existing("s").files.list_directory()] == ["todo.txt"]
-            assert [info.name for info in await stranger.existing("s").files.list_directory()] == ["todo.txt"]
+            assert [info.name for info in await rt.get_session("s").files.list_directory()] == ["todo.txt"]
+            assert [info.name for info in await stranger.get_session("s").files.list_directory()] == ["todo.txt"]
 
 
 @pytest.mark.parametrize(
@@ -246,15 +247,15 @@ def test_files_that_cannot_be_laid_down_are_refused_with_the_agent(
     files: tuple[InitialFile, ...], code: Code
 ) -> None:  # fmt: skip
     with pytest.raises(Error) as caught:
-        Agent("a", files=files)
+        Agent("a", initial_files=files)
     assert caught.value.code is code
 
 
-# --- somebody else's file system
+# --- a file system of the host
 
 
 class DictFiles(SessionFileSystem):
-    """What a third party may write: no more than it must."""
+    """A minimal file system of a third party."""
 
     def __init__(self) -> None:
         self.texts: dict[tuple[str, str], str] = {}
@@ -305,15 +306,15 @@ async def test_a_file_system_of_ones_own_is_seeded_once(new_store: NewStore, by_
     factory = DictFactory(own)
     known = agent(call("write_file", path="/b", content="b"), say("done"), files=(InitialFile("/a", "A"),))
     given = factory if by_factory else own
-    async with Runtime(new_store(), agents=[known], files=given) as rt:
+    async with Runtime(new_store(), agents=[known], file_system=given) as rt:
         session = await rt.session("s", agent="a")
         await session.ask("go", timeout=20)
         assert own.texts == {("s", "/a"): "A", ("s", "/b"): "b"}
         if by_factory:
-            assert factory.context.get(Store) is rt.store
+            assert factory.context.get(Store) is core_of(rt).store
         await session.files.delete_file("/a")
-    async with Runtime(new_store(), agents=[known], files=given) as rt:
-        assert await rt.existing("s").files.read_file("/a") is None, "what was deleted does not come back"
+    async with Runtime(new_store(), agents=[known], file_system=given) as rt:
+        assert await rt.get_session("s").files.read_file("/a") is None, "a deleted file does not come back"
 
 
 async def test_the_defaults_compare_then_write_and_refuse_read_only_seeds() -> None:
@@ -324,7 +325,7 @@ async def test_the_defaults_compare_then_write_and_refuse_read_only_seeds() -> N
     written = await own.write_file_if_content_matches(session, "/a", "A", "text", "C", "text")
     assert written is not None
     assert written.content == "C"
-    problem = await refused(own.seed_initial_file(session, InitialFile("/b", "B", is_readonly=True)))
+    problem = await refused(own.seed_initial_file(session, InitialFile("/b", "B", readonly=True)))
     assert problem.code is Code.FILE_SEED_UNSUPPORTED
     expected = "read-only initial files require a SessionFileSystem-specific seed implementation"
     assert problem.message == expected
@@ -334,15 +335,15 @@ async def test_the_defaults_compare_then_write_and_refuse_read_only_seeds() -> N
 # --- what the store keeps
 
 
-async def opened(desk: Desk) -> Runtime:
-    rt = await desk.open(ScriptedModel(say("hello")))
+async def opened(app: App) -> Runtime:
+    rt = await app.open(ScriptedModel(say("hello")))
     await (await rt.session("s", agent="a")).ask("go", timeout=20)
     return rt
 
 
 async def is_kept(rt: Runtime, content: str) -> bool:
     try:
-        await rt.store.blob(blob_name(sha256(content.encode()).hexdigest()))
+        await core_of(rt).store.blob(blob_name(sha256(content.encode()).hexdigest()))
     except Error as problem:
         if problem.code is not Code.BLOB_UNKNOWN:
             raise
@@ -350,9 +351,9 @@ async def is_kept(rt: Runtime, content: str) -> bool:
     return True
 
 
-async def test_bytes_that_no_file_has_any_more_are_not_kept(desk: Desk) -> None:
-    rt = await opened(desk)
-    files = rt.existing("s").files
+async def test_bytes_that_no_file_has_any_more_are_not_kept(app: App) -> None:
+    rt = await opened(app)
+    files = rt.get_session("s").files
     await files.write_file("/a", "same")
     await files.write_file("/d/b", "same")
     await files.write_file("/a", "other")
@@ -363,32 +364,32 @@ async def test_bytes_that_no_file_has_any_more_are_not_kept(desk: Desk) -> None:
     assert (await is_kept(rt, "same"), await is_kept(rt, "other")) == (False, True)
 
 
-async def test_files_go_with_their_session(desk: Desk) -> None:
-    rt = await opened(desk)
-    session = rt.existing("s")
+async def test_files_go_with_their_session(app: App) -> None:
+    rt = await opened(app)
+    session = rt.get_session("s")
     await session.files.write_file("/a", "secret")
     assert await session.delete()
     assert not await is_kept(rt, "secret")
-    assert await rt.store.stream(files_stream(rt.tenant, SessionId("s"))) is None
+    assert await core_of(rt).store.stream(files_stream(rt.tenant, SessionId("s"))) is None
     assert (await refused(session.files.read_file("/a"))).code is Code.SESSION_UNKNOWN
     again = await rt.session("s", agent="a")
     await again.ask("go", timeout=20)
     assert await again.files.list_directory() == ()
 
 
-async def test_a_tree_without_its_snapshot_is_the_same_tree(desk: Desk) -> None:
-    rt = await opened(desk)
-    files, stream = rt.existing("s").files, files_stream(rt.tenant, SessionId("s"))
+async def test_a_tree_without_its_snapshot_is_the_same_tree(app: App) -> None:
+    rt = await opened(app)
+    files, stream = rt.get_session("s").files, files_stream(rt.tenant, SessionId("s"))
     for n in range(SNAPSHOT_EVERY + 5):
         await files.write_file(f"/d{n % 7}/f{n % 11}", str(n))
         if n % 10 == 0:
             await files.delete_file(f"/d{n % 7}", recursive=True)
-    quick = await rt.store.load(stream, code=CODE)
+    quick = await core_of(rt).store.load(stream, code=CODE)
     assert quick.snapshot is not None
-    assert len(quick.rows) < SNAPSHOT_EVERY, "what is read does not grow with what was ever written"
+    assert len(quick.rows) < SNAPSHOT_EVERY, "reads do not grow with the number of past writes"
     found = Tree.of(SessionId("s"), quick.snapshot.data, quick.snapshot.seq, quick.rows)
-    await rt.store.drop_snapshot(stream)
-    slow = await rt.store.load(stream, code=CODE)
+    await core_of(rt).store.drop_snapshot(stream)
+    slow = await core_of(rt).store.load(stream, code=CODE)
     folded = Tree.of(SessionId("s"), None, found.seq, slow.rows)
     assert (slow.snapshot, folded.snapshot()) == (None, found.snapshot())
     assert [info.name for info in await files.list_directory("/d3")] == sorted(
@@ -401,9 +402,9 @@ def everything_in(folder: Path) -> bytes:
 
 
 async def test_encrypted_files_leave_neither_words_nor_names(tmp_path: Path) -> None:
-    codec, url = AesGcm({"k": bytes(32)}), f"sqlite:///{tmp_path / 's.db'}"
+    codec, url = AesGcmCodec({"k": bytes(32)}), f"sqlite:///{tmp_path / 's.db'}"
     known = agent(say("hello"), files=(InitialFile("/first-name.txt", "first-words"),))
-    async with Runtime(url, agents=[known], codec=codec) as rt:
+    async with Runtime(url, agents=[known], payload_codec=codec) as rt:
         session = await rt.session("s", agent="a")
         await session.ask("go", timeout=20)
         for n in range(SNAPSHOT_EVERY):
@@ -413,7 +414,7 @@ async def test_encrypted_files_leave_neither_words_nor_names(tmp_path: Path) -> 
         kept = everything_in(tmp_path)
         assert [word for word in (b"hidden-", b"first-", b".txt") if word in kept] == []
     async with Runtime(url, agents=[known]) as rt:
-        problem = await refused(rt.existing("s").files.list_directory())
+        problem = await refused(rt.get_session("s").files.list_directory())
         assert problem.code is Code.CODEC_FAILED
 
 
@@ -422,6 +423,6 @@ async def test_many_calls_of_one_reply_write_beside_each_other(new_store: NewSto
     async with Runtime(new_store(), agents=[agent(calls(*writes), say("done"))]) as rt:
         told = await outcome(rt)
         assert [one["path"] for one in told] == [f"/workspace/d/{n}" for n in range(8)]
-        files = rt.existing("s").files
+        files = rt.get_session("s").files
         found = await asyncio.gather(*[files.read_file(f"/d/{n}") for n in range(8)])
         assert [file.content for file in found if file] == [str(n) for n in range(8)]

@@ -9,15 +9,14 @@ from typing import Literal
 
 import pytest
 
-from perdure import Agent, Error, Runtime, ToolContext, Tuning, tool
-from perdure.models.scripted import Answer, ScriptedModel, call, calls, give, say
+from perdure import Agent, Error, Runtime, RuntimeOptions, ToolContext, handoff, tool
+from perdure.models.scripted import ScriptedAnswer, ScriptedModel, call, calls, give, say
 from perdure.store.protocol import Store
-from perdure.testing import Crash, World, every_boundary
+from perdure.testing import CrashReport, World, every_boundary
 from perdure.tools.decorator import AnyTool
-from perdure.tools.hand_over import hand_over
 from perdure.vocab.messages import Text
 from perdure.vocab.outcomes import Done, Failed, ToolCallOutcome
-from perdure.vocab.records import EffectSettled, HandedOver, TurnRecomposed
+from perdure.vocab.records import EffectSettled, HandedOver, TurnAgentChanged
 from tests.scenarios.conftest import NewStore, until
 
 REFUND = call("hand_over", to="billing", reason="Wants money back.")
@@ -29,16 +28,16 @@ async def refund(cents: int) -> str:
     return f"{cents} cents given back"
 
 
-def triage(*script: Answer, tools: Sequence[AnyTool] = ()) -> Agent:
+def triage(*script: ScriptedAnswer, tools: Sequence[AnyTool] = ()) -> Agent:
     model = ScriptedModel(*(script or (REFUND, say("Nobody hears this."))))
-    return Agent("triage", model=model, instructions="You sort.", tools=[hand_over("billing", "sales"), *tools])
+    return Agent("triage", model=model, instructions="You sort.", tools=[handoff("billing", "sales"), *tools])
 
 
-def billing(*script: Answer, tools: Sequence[AnyTool] = (refund,), output: type | None = None) -> Agent:
-    """Who has taken over finds one reply in the turn, and goes on with the second of its script."""
+def billing(*script: ScriptedAnswer, tools: Sequence[AnyTool] = (refund,), output: type | None = None) -> Agent:
+    """Return the second agent. Its turn already has one reply, so the script starts with its second."""
     rest = script or (say("Hello, billing here.", exact=True),)
     model = ScriptedModel(say("Welcome back.", exact=True), *rest, name="billing-model")
-    return Agent("billing", model=model, instructions="You pay.", tools=tools, output=output)
+    return Agent("billing", model=model, instructions="You pay.", tools=tools, output_type=output)
 
 
 @pytest.fixture
@@ -52,8 +51,8 @@ class Opening:
     new_store: NewStore
     stack: AsyncExitStack
 
-    async def __call__(self, *agents: Agent, tuning: Tuning | None = None) -> Runtime:
-        runtime = Runtime(self.new_store(), agents=agents, tuning=tuning)
+    async def __call__(self, *agents: Agent, tuning: RuntimeOptions | None = None) -> Runtime:
+        runtime = Runtime(self.new_store(), agents=agents, options=tuning)
         return await self.stack.enter_async_context(runtime)
 
 
@@ -72,65 +71,65 @@ async def test_the_other_agent_answers_in_the_same_turn_and_from_then_on(opening
     rt = await opening(first, second)
     session = await rt.session("s", agent="triage")
     assert await session.ask("My money, please") == "Done."
-    assert len(shown_to(first)) == 1, "nobody asks who has handed it over"
+    assert len(shown_to(first)) == 1, "the first agent's model is called once"
     model = second.resolved
     assert isinstance(model, ScriptedModel)
     assert [request.instructions for request in model.requests] == ["You pay.", "You pay."]
     assert [one.name for one in model.requests[0].tools] == ["refund"]
     assert "My money, please" in shown_to(second)[0]
-    records = [row.record for row in await session.rows()]
+    records = [row.record for row in await session.journal()]
     [told] = [one for one in records if isinstance(one, HandedOver)]
-    [taken] = [one for one in records if isinstance(one, TurnRecomposed)]
+    [taken] = [one for one in records if isinstance(one, TurnAgentChanged)]
     assert (told.to, told.reason, taken.agent, taken.n) == ("billing", "Wants money back.", "billing", 1)
 
     model.requests.clear()
-    again = await rt.session("s", agent="triage")  # whoever names the agent it was opened with is right
+    again = await rt.session("s", agent="triage")  # naming the opening agent stays valid
     assert await again.ask("Thanks") == "Welcome back."
     assert len(shown_to(first)) == 1
 
 
-async def test_it_stays_so_in_another_process(opening: Opening) -> None:
+async def test_handoff_persists_in_another_process(opening: Opening) -> None:
     async with Runtime(opening.new_store(), agents=[triage(), billing()]) as rt:
         await (await rt.session("s", agent="triage")).ask("My money, please")
     first, second = triage(), billing()
     rt = await opening(first, second)
-    assert await rt.existing("s").ask("Are you there?") == "Welcome back."
+    assert await rt.get_session("s").ask("Are you there?") == "Welcome back."
     assert shown_to(first) == []
 
 
-async def test_it_can_be_handed_on_and_back(opening: Opening) -> None:
+async def test_handoff_returns_to_the_first_agent(opening: Opening) -> None:
     first = Agent(
         "triage",
         model=ScriptedModel(REFUND, say("unused"), say("I am back.", exact=True)),
-        tools=[hand_over("billing")],
+        tools=[handoff("billing")],
     )
     second = Agent(
         "billing",
         model=ScriptedModel(say("unused"), call("hand_over", to="triage")),
-        tools=[hand_over("triage")],
+        tools=[handoff("triage")],
     )
     rt = await opening(first, second)
     session = await rt.session("s", agent="triage")
     assert await session.ask("My money, please") == "I am back."
-    taken = [row.record for row in await session.rows() if isinstance(row.record, TurnRecomposed)]
+    taken = [row.record for row in await session.journal() if isinstance(row.record, TurnAgentChanged)]
     assert [(one.agent, one.n) for one in taken] == [("billing", 1), ("triage", 2)]
 
 
-async def test_what_else_was_called_is_done_by_who_called_it(opening: Opening) -> None:
+async def test_other_calls_of_the_reply_finish_before_the_handoff(opening: Opening) -> None:
     """The calls of one reply belong to one agent: a slow one is awaited, and only then the other is asked."""
 
     @tool(effect="resumable")
     async def ask_boss(ctx: ToolContext) -> str:
         """Ask somebody else."""
-        return str(await ctx.event("said"))
+        return str(await ctx.wait_for_event("said"))
 
     first, second = triage(calls(REFUND, call("ask_boss")), tools=[ask_boss]), billing()
-    rt = await opening(first, second, tuning=Tuning(patience_s=0.0))
+    rt = await opening(first, second, tuning=RuntimeOptions(idle_timeout_s=0.0))
     session = await rt.session("s", agent="triage")
     sent = await session.send("My money, please")
 
     async def told() -> bool:
-        return any(isinstance(row.record, HandedOver) for row in await session.rows())
+        return any(isinstance(row.record, HandedOver) for row in await session.journal())
 
     await until(told)
     assert shown_to(second) == []
@@ -138,7 +137,7 @@ async def test_what_else_was_called_is_done_by_who_called_it(opening: Opening) -
     assert (await sent.result()).text == "Hello, billing here."
 
 
-async def test_structured_output_is_that_of_who_answers(opening: Opening) -> None:
+async def test_structured_output_has_the_type_of_the_answering_agent(opening: Opening) -> None:
     @dataclass
     class Receipt:
         cents: int
@@ -148,8 +147,8 @@ async def test_structured_output_is_that_of_who_answers(opening: Opening) -> Non
     assert (await sent.result()).output == Receipt(5)
 
 
-async def test_an_approval_is_checked_against_the_tools_of_who_asks_for_it(opening: Opening) -> None:
-    @tool(approve=True, name="refund")
+async def test_approval_edit_is_validated_by_the_current_agent(opening: Opening) -> None:
+    @tool(needs_approval=True, name="refund")
     async def dear(cents: int) -> str:
         """Give money back."""
         return f"{cents} cents given back"
@@ -164,9 +163,9 @@ async def test_an_approval_is_checked_against_the_tools_of_who_asks_for_it(openi
     await until(asked)
     [waiting] = await session.pending()
     with pytest.raises(Error) as refused:
-        await rt.approvals.approve(waiting.id, by="ana", edit={"cents": "many"})
+        await rt.approvals.approve(waiting.id, by="ana", args={"cents": "many"})
     assert refused.value.code == "invalid_argument"
-    await rt.approvals.approve(waiting.id, by="ana", edit={"cents": 100})
+    await rt.approvals.approve(waiting.id, by="ana", args={"cents": 100})
     assert (await sent.result()).text == "Done."
 
 
@@ -178,13 +177,13 @@ async def test_an_approval_is_checked_against_the_tools_of_who_asks_for_it(openi
         (calls(REFUND, call("hand_over", to="billing")), "handed_over"),
     ],
 )
-async def test_what_cannot_be_is_told_to_the_model(opening: Opening, said: Answer, code: str) -> None:
+async def test_invalid_handoff_is_returned_to_the_model(opening: Opening, said: ScriptedAnswer, code: str) -> None:
     rt = await opening(triage(said, say("As it is.")), billing())
     session = await rt.session("s", agent="triage")
     await session.ask("My money, please")
     codes = {
         result.output.failure.code
-        for row in await session.rows()
+        for row in await session.journal()
         if isinstance(row.record, EffectSettled)
         and isinstance(row.record.outcome, ToolCallOutcome)
         and isinstance(row.record.outcome.launch, Done)
@@ -194,7 +193,7 @@ async def test_what_cannot_be_is_told_to_the_model(opening: Opening, said: Answe
 
 
 async def test_a_turn_that_is_cancelled_leaves_the_conversation_with_the_other(opening: Opening) -> None:
-    """It was handed over, and that was recorded: who is asked next does not depend on when somebody stopped it."""
+    """The handoff was recorded: the next agent does not depend on the time of the cancel."""
     first, second = triage(), billing(say("Hello, billing here.", exact=True, latency_ms=3_600_000))
     rt = await opening(first, second)
     session = await rt.session("s", agent="triage")
@@ -235,7 +234,7 @@ async def ask_for_money(rt: Runtime) -> None:
     assert await session.ask("My money, please", key="order-7") == "Done."
 
 
-def paid_once(crash: Crash) -> None:
+def paid_once(crash: CrashReport) -> None:
     assert crash.world.count("refund") <= 1
     if not crash.doubts:
         assert crash.world.count("refund") == 1
@@ -249,8 +248,8 @@ def paid_once(crash: Crash) -> None:
 def test_a_conversation_is_handed_over_once_wherever_the_process_dies(
     mode: Literal["memory", "sqlite", "kill"],
 ) -> None:
-    where = [f"{side} {what}" for side in ("before", "after") for what in ("handed_over", "turn_recomposed")]
+    where = [f"{side} {what}" for side in ("before", "after") for what in ("handed_over", "turn_agent_changed")]
     crashes = every_boundary(shop, ask_for_money, mode=mode, check=paid_once, at=where if mode == "kill" else None)
     whats = " ".join(crash.boundary.what for crash in crashes)
-    for fact in ("handed_over", "turn_recomposed"):
+    for fact in ("handed_over", "turn_agent_changed"):
         assert fact in whats, whats

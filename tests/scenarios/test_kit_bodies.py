@@ -6,15 +6,15 @@ from typing import Literal
 
 import pytest
 
-from perdure import Agent, Code, Error, Runtime, ToolContext, Tuning, tool
+from perdure import Agent, Code, Error, Runtime, RuntimeOptions, ToolContext, tool
 from perdure.store.protocol import Store
-from perdure.testing import Crash, ScriptedModel, World, call, every_boundary, say
+from perdure.testing import CrashReport, ScriptedModel, World, call, every_boundary, say
 from perdure.testing.life import App
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(300)]
 
 
-def publishing(store: Store, world: World, *, tuning: Tuning | None = None) -> Runtime:
+def publishing(store: Store, world: World, *, tuning: RuntimeOptions | None = None) -> Runtime:
     """Reserve, sleep, wait for a person, charge: each step once, whatever happens in between."""
 
     @tool(effect="resumable")
@@ -27,17 +27,17 @@ def publishing(store: Store, world: World, *, tuning: Tuning | None = None) -> R
 
         await ctx.step("reserve", act, "reserve")
         await ctx.sleep("cool down", 0.001)
-        verdict = await ctx.event("reviewed")
+        verdict = await ctx.wait_for_event("reviewed")
         await ctx.step("charge", act, "charge")
         return f"{item}: {verdict}"
 
     model = ScriptedModel(call("order", item="lamp"), say("done"))
-    return Runtime(store, agents=[Agent("shop", model=model, tools=[order])], tuning=tuning)
+    return Runtime(store, agents=[Agent("shop", model=model, tools=[order])], options=tuning)
 
 
 def parking(store: Store, world: World) -> Runtime:
     """The same, put aside at every wait."""
-    return publishing(store, world, tuning=Tuning(patience_s=0.0))
+    return publishing(store, world, tuning=RuntimeOptions(idle_timeout_s=0.0))
 
 
 async def order_and_review(rt: Runtime) -> None:
@@ -47,12 +47,12 @@ async def order_and_review(rt: Runtime) -> None:
     try:
         await session.resolve("reviewed", "fine")
     except Error as problem:  # nothing is under way any more: it was reviewed before the crash
-        if problem.code is not Code.AWAIT_EVENT_UNKNOWN_OR_REVOKED:
+        if problem.code is not Code.EVENT_KEY_INVALID:
             raise
     assert (await sent.result()).text.startswith("done")
 
 
-def each_step_at_most_once(crash: Crash) -> None:
+def each_step_at_most_once(crash: CrashReport) -> None:
     reserved, charged = crash.world.count("reserve"), crash.world.count("charge")
     assert charged <= reserved <= 1
     if not crash.doubts:
@@ -104,7 +104,7 @@ async def never_reviewed(rt: Runtime) -> None:
     await session.send("A lamp", key="order-7")
 
 
-def test_a_session_that_waits_for_ever_is_not_taken_for_one_that_is_done() -> None:
+def test_sweep_reports_a_session_that_never_ends() -> None:
     for app in (publishing, parking):
-        with pytest.raises(AssertionError, match=r"(?s)does not work even undisturbed:.*TimeoutError"):
+        with pytest.raises(AssertionError, match=r"(?s)fails without a crash:.*TimeoutError"):
             every_boundary(app, never_reviewed, timeout_s=0.4)

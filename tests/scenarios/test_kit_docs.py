@@ -1,4 +1,4 @@
-"""docs/testing.md and examples/shop are run as a reader runs them."""
+"""The guides to testing, and examples/shop, are run as a reader runs them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from tests.unit.testing.running import Ran, run_pytest
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "testing.md").read_text()
+PAGES = ("testing.md", "testing-crashes.md", "store-laws.md")
+TEXT = "\n".join((ROOT / "docs" / "guides" / name).read_text() for name in PAGES)
 FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 KEY = re.compile(r"perdure-tool:[^\s,]+")
 
@@ -34,13 +35,14 @@ OURS = {
 
 
 def files() -> dict[str, str]:
-    """The blocks of the page by file; a file that is continued later is one."""
+    """Return the blocks of the pages by file; blocks of one file are joined."""
     found: dict[str, str] = {}
-    for block in FENCE.finditer(PAGE):
+    for block in FENCE.finditer(TEXT):
         info = block["info"].strip()
         if info.startswith("python"):
-            assert info.startswith("python file="), f"this block is not run by anybody: {block['text']}"
-            name = info.removeprefix("python file=")
+            named = re.fullmatch(r"python \{\.file name=(\S+)\}", info)
+            assert named, f"this block is not run: {block['text']}"
+            name = named[1]
             found[name] = f"{found[name]}\n\n{block['text']}" if name in found else block["text"]
     return found
 
@@ -58,7 +60,7 @@ def test_every_block_of_the_page_is_run_and_true(page: Ran) -> None:
 
 
 def test_the_report_on_the_page_is_what_is_printed(page: Ran) -> None:
-    promised = next(block["text"] for block in FENCE.finditer(PAGE) if block["info"] == "text report")
+    promised = next(block["text"] for block in FENCE.finditer(TEXT) if block["info"] == "text {.report}")
     assert promised.strip() in KEY.sub("KEY", page.output)
 
 

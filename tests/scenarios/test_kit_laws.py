@@ -88,7 +88,7 @@ class TestTrusting(Laws):
 
 
 @pytest.mark.parametrize("runner", ["asyncio", "anyio"])
-def test_a_store_of_a_third_party_passes_every_law_in_a_few_lines(runner: str, tmp_path: Path) -> None:
+def test_third_party_store_passes_every_law(runner: str, tmp_path: Path) -> None:
     laws, options = LAWS, ["-o", "asyncio_mode=auto"]
     if runner == "anyio":
         backend = 'pytestmark = pytest.mark.anyio\n@pytest.fixture\ndef anyio_backend(): return "asyncio"\n'
@@ -112,7 +112,7 @@ def test_a_store_that_breaks_a_law_fails_that_law(broken: Ran) -> None:
 
 
 def test_and_hardly_any_other(broken: Ran) -> None:
-    """A law that fails for no reason of its own teaches nobody anything."""
+    """A broken store fails the laws about its fault and few others."""
     failed = [line for line in broken.output.splitlines() if line.startswith("FAILED")]
     forgetful = [line for line in failed if "TestForgetful" in line]
     trusting = [line for line in failed if "TestTrusting" in line]

@@ -16,6 +16,7 @@ AGENT = """
 import asyncio
 import pytest
 from perdure import Agent, RetryPolicy, ToolContext, ToolError, tool
+from perdure.runtime.internals import core_of
 from perdure.testing import ScriptedModel, call, say
 
 def agent(world):
@@ -31,8 +32,8 @@ async def buy_and_restart(runtime, world):
         session = await rt.session("s", agent="shop")
         assert (await session.ask("Buy", key="k")).startswith("done")
     async with runtime(agents=[agent(world)]) as rt:
-        sent = await rt.existing("s").send("Buy", key="k")
-        assert sent.duplicate
+        sent = await rt.get_session("s").send("Buy", key="k")
+        assert sent.is_duplicate
         assert (await sent.result(timeout=5)).text.startswith("done")
     world.assert_once("charge")
 """
@@ -86,9 +87,9 @@ def test_an_hour_passes(perdure_clock, perdure_runtime, perdure_store):
         start = perdure_clock.wall_ms()
         agents = [Agent("a", model=ScriptedModel(call("put"), say("done")), tools=[put])]
         async with perdure_runtime(agents=agents) as rt:
-            assert rt.clock is perdure_clock
+            assert core_of(rt).clock is perdure_clock
             sent = await (await rt.session("s", agent="a")).send("go")
-            while not (why := await rt.existing("s").why()).waiting or "pause" not in str(why.waiting):
+            while not (why := await rt.get_session("s").why()).waiting or "pause" not in str(why.waiting):
                 if any(one.until for one in why.waiting):
                     break
                 await asyncio.sleep(0.005)
@@ -102,7 +103,7 @@ def test_otherwise_it_is_the_time_of_day(perdure_runtime):
     import time
     async def story():
         async with perdure_runtime(agents=[Agent("a")]) as rt:
-            assert abs(rt.clock.wall_ms() - time.time() * 1000) < 5000
+            assert abs(core_of(rt).clock.wall_ms() - time.time() * 1000) < 5000
     asyncio.run(story())
 """
 
@@ -117,9 +118,9 @@ TWO = """
 def test_two_workers_share_one_store(perdure_runtime, perdure_store, perdure_new_store, perdure_world):
     async def story():
         async with perdure_runtime(agents=[agent(perdure_world)]) as one, perdure_runtime(worker=False) as other:
-            assert one.store is not other.store or type(one.store).__name__ == "MemoryStore"
+            assert core_of(one).store is not core_of(other).store or type(core_of(one).store).__name__ == "MemoryStore"
             await (await one.session("s", agent="shop")).ask("Buy", key="k")
-            assert len(await other.existing("s").history()) == 4
+            assert len(await other.get_session("s").messages()) == 4
         await perdure_store.open()
         assert len(await perdure_store.workers()) == 0
         await perdure_store.close()
@@ -132,7 +133,7 @@ def test_runtimes_of_one_test_are_processes_of_one_store(tmp_path: Path) -> None
     assert set(ran.outcomes.values()) == {"passed"}, ran.output
 
 
-# --- nobody who does not use it notices
+# --- no effect on other tests
 
 IDLE = """
 import sys
@@ -148,7 +149,7 @@ def test_an_idle_plugin_loads_nothing(tmp_path: Path) -> None:
     assert ran.outcomes == {"test_nothing": "passed"}, ran.output
 
 
-def test_it_has_no_hooks_options_or_markers() -> None:
+def test_plugin_has_no_hooks_options_or_markers() -> None:
     import perdure.testing.plugin as plugin
 
     assert [name for name in vars(plugin) if name.startswith("pytest_")] == []
@@ -157,7 +158,7 @@ def test_it_has_no_hooks_options_or_markers() -> None:
         assert "perdure" not in said.stdout.lower().replace("/perdure", ""), question
 
 
-def test_it_can_be_switched_off(tmp_path: Path) -> None:
+def test_plugin_is_disabled_by_an_option(tmp_path: Path) -> None:
     ran = run_pytest(tmp_path, {"test_it.py": "def test_it(perdure_world): pass\n"}, "-p", "no:perdure")
     assert ran.outcomes == {"test_it": "error"}
     assert "fixture 'perdure_world' not found" in ran.output

@@ -20,18 +20,19 @@ from perdure import (
     Happened,
     RetryPolicy,
     Runtime,
+    RuntimeOptions,
     Session,
     ToolContext,
     ToolError,
-    Tuning,
     tool,
 )
 from perdure.commit.plan import Plan, Receipt
 from perdure.models.scripted import Step
-from perdure.store.aes_gcm import AesGcm
+from perdure.runtime.internals import core_of
+from perdure.store.aes_gcm import AesGcmCodec
 from perdure.store.memory.store import MemoryStore
 from perdure.store.protocol import Store
-from perdure.testing import Crash, ManualClock, ScriptedModel, World, call, calls, every_boundary, fail, say
+from perdure.testing import CrashReport, ManualClock, ScriptedModel, World, call, calls, every_boundary, fail, say
 from perdure.testing.life import App
 from perdure.testing.sweep import Mode
 from perdure.tools.decorator import AnyTool
@@ -97,7 +98,7 @@ LOST_REPLY = "4:after:append effect_settled c1.0.1, effect_started m2.1"
 """Nobody waits for that append: a process that dies right after it was sent may take it along."""
 
 
-def seen(crashes: tuple[Crash, ...]) -> dict[str, tuple[int, int, bool]]:
+def seen(crashes: tuple[CrashReport, ...]) -> dict[str, tuple[int, int, bool]]:
     assert all(crash.reached for crash in crashes)
     return {
         str(crash.boundary): (crash.at_crash.count("charge"), crash.world.count("charge"), crash.doubts == ("charge",))
@@ -141,7 +142,7 @@ def test_some_crash_points_by_the_fact_that_is_written_there(mode: Mode) -> None
 def test_a_crash_point_that_is_not_there_is_told() -> None:
     with pytest.raises(AssertionError) as caught:
         every_boundary(told, buy, at=["before turn_ended", "after effect_started c7.0.1"])
-    assert "1 of 2 crash points broke a promise" in str(caught.value)
+    assert "1 of 2 crash points broke a guarantee" in str(caught.value)
     assert "broken: the run did not come to this crash point" in str(caught.value)
 
 
@@ -168,7 +169,7 @@ async def race(rt: Runtime) -> None:
     await third.result()
 
 
-def test_what_a_race_has_put_elsewhere_is_crashed_at_by_its_name() -> None:
+def test_boundary_moved_by_a_race_is_found_by_name() -> None:
     LIVES.clear()
     crashes = every_boundary(greeting, race)
     taken_back = [crash.boundary for crash in crashes if crash.boundary.what == "intervene input_cancelled"]
@@ -176,7 +177,7 @@ def test_what_a_race_has_put_elsewhere_is_crashed_at_by_its_name() -> None:
 
 
 @pytest.mark.parametrize("fact", ["turn_ended", "before ", "during turn_ended", ""])
-def test_what_is_no_crash_point_is_refused(fact: str) -> None:
+def test_unknown_crash_point_is_refused(fact: str) -> None:
     with pytest.raises(Error) as caught:
         every_boundary(told, buy, at=[fact])
     assert caught.value.code is Code.INVALID_ARGUMENT
@@ -197,7 +198,7 @@ def probed(store: Store, world: World) -> Runtime:
     return shop(store, charge)
 
 
-def charged_once(crash: Crash) -> None:
+def charged_once(crash: CrashReport) -> None:
     assert crash.world.count("charge") == 1
     assert not crash.doubts
 
@@ -245,7 +246,7 @@ def test_parallel_calls_of_three_classes(mode: Literal["memory", "sqlite"]) -> N
 
 
 def retried(store: Store, world: World) -> Runtime:
-    """Fails once in a way that is safe to repeat; sleeps on a clock that does not keep anybody waiting."""
+    """Fails once in a way that is safe to repeat; sleeps on a clock that costs no time."""
 
     @tool(retries=RetryPolicy(kind="safe", max_attempts=2, base_delay_ms=1))
     async def charge(ctx: ToolContext, cents: int) -> str:
@@ -274,10 +275,10 @@ async def buy_twice(rt: Runtime) -> None:
         await session.send("Buy it", key=f"order-{session.id}")
     cancelled = await rt.session("cat", agent="shop")
     sent = await cancelled.send("Buy it", key="order-cat")
-    await cancelled.cancel(sent.turn)
+    await cancelled.cancel(sent.turn_id)
 
 
-def test_what_the_script_does_not_wait_for_is_waited_for() -> None:
+def test_sweep_waits_for_turns_the_script_leaves_running() -> None:
     crashes = every_boundary(two_sessions, buy_twice)
     for crash in crashes:
         assert {story.session for story in crash.stories} == {"ann", "bob", "cat"}
@@ -298,11 +299,11 @@ def doubtful(store: Store, world: World) -> Runtime:
     return shop(store, charge)
 
 
-def test_what_is_in_doubt_undisturbed_may_be_in_doubt_after_a_crash() -> None:
+def test_doubt_of_the_undisturbed_run_is_allowed_after_crash() -> None:
     assert all(crash.doubts == ("charge",) for crash in every_boundary(doubtful, buy))
 
 
-async def test_it_can_be_called_from_an_async_test() -> None:
+async def test_sweep_runs_inside_an_async_test() -> None:
     assert seen(every_boundary(told, buy)) == TOLD
 
 
@@ -316,7 +317,7 @@ def sealed(store: Store, world: World) -> Runtime:
         return "charged"
 
     agent = Agent("shop", model=ScriptedModel(*STEPS), tools=[charge])
-    return Runtime(store, agents=[agent], tenant="acme", codec=AesGcm({"k1": b"k" * 32}))
+    return Runtime(store, agents=[agent], tenant="acme", payload_codec=AesGcmCodec({"k1": b"k" * 32}))
 
 
 def test_an_application_that_encrypts_at_every_boundary() -> None:
@@ -384,7 +385,7 @@ def lingering(store: Store, world: World) -> Runtime:
 
 @pytest.mark.parametrize("mode", SIMULATED)
 def test_a_thread_of_a_dead_process_acts_no_more(mode: Literal["memory", "sqlite"]) -> None:
-    def nothing_more_of_the_dead(crash: Crash) -> None:
+    def nothing_more_of_the_dead(crash: CrashReport) -> None:
         time.sleep(0.04)
         acted = {line.details["life"] for line in crash.world}
         acted_before = {line.details["life"] for line in crash.at_crash}
@@ -434,7 +435,7 @@ def forgetful(store: Store, world: World) -> Runtime:
         return "charged"
 
     runtime = shop(store, charge)
-    runtime.store = cast(Store, _NoJournal(store))
+    core_of(runtime).store = cast(Store, _NoJournal(store))
     return runtime
 
 
@@ -468,7 +469,7 @@ def test_a_broken_application_is_found_out(app: App, mode: Mode, broken: str) ->
         every_boundary(app, buy, mode=mode, at=where)
     report = str(caught.value)
     assert f"broken: {broken}" in report
-    assert "crash points broke a promise" in report.splitlines()[0]
+    assert "crash points broke a guarantee" in report.splitlines()[0]
     assert where or "effect on the world 1: charge\n  broken:" in report
     assert "the ledger when it died:\n    charge  key=" in report
     assert "the ledger in the end:\n    charge  key=" in report
@@ -483,7 +484,7 @@ def test_the_report_names_the_boundary_and_shows_ledger_and_journal() -> None:
     key = report[report.index("perdure-tool:") :].partition(",")[0]
     lines = report.replace(key, "KEY").splitlines()
     assert lines[:9] == [
-        "3 of 14 crash points broke a promise",
+        "3 of 14 crash points broke a guarantee",
         "",
         "crashed after effect on the world 1: charge",
         "  broken: 'charge' happened 2 times under the key KEY, expected 1",
@@ -510,14 +511,14 @@ def test_the_report_names_the_boundary_and_shows_ledger_and_journal() -> None:
 
 
 def test_a_check_of_your_own_fails_with_the_boundary() -> None:
-    def always_charged(crash: Crash) -> None:
+    def always_charged(crash: CrashReport) -> None:
         assert crash.world.count("charge") == 1, "the customer got it for nothing"
 
     with pytest.raises(AssertionError) as caught:
         every_boundary(told, buy, check=always_charged)
     report = str(caught.value)
     assert report.startswith(
-        "3 of 14 crash points broke a promise\n\ncrashed after write 3: append effect_settled m1.1"
+        "3 of 14 crash points broke a guarantee\n\ncrashed after write 3: append effect_settled m1.1"
     )
     assert "broken: your check: the customer got it for nothing" in report
     assert "in doubt: charge" in report
@@ -528,23 +529,23 @@ async def buy_only_once(rt: Runtime) -> None:
     session = await rt.session("customer", agent="shop")
     sent = await session.send("Buy it", key="order-7")
     await sent.result()
-    assert not sent.duplicate
+    assert not sent.is_duplicate
 
 
 def test_a_script_that_fails_after_the_restart_is_told() -> None:
-    with pytest.raises(AssertionError, match=r"(?s)13 of 14 crash .*come to its end after the restart:\nTraceback"):
+    with pytest.raises(AssertionError, match=r"(?s)13 of 14 crash .*script failed after the restart:\nTraceback"):
         every_boundary(told, buy_only_once)
 
 
 async def wait_for_ever(rt: Runtime) -> None:
     session: Session = await rt.session("customer", agent="shop")
     sent = await session.send("Buy it", key="order-7")
-    if sent.duplicate:
+    if sent.is_duplicate:
         await asyncio.Event().wait()
 
 
 def test_a_script_that_hangs_after_the_restart_is_told() -> None:
-    with pytest.raises(AssertionError, match=r"(?s)come to its end after the restart:.*TimeoutError"):
+    with pytest.raises(AssertionError, match=r"(?s)script failed after the restart:.*TimeoutError"):
         every_boundary(told, wait_for_ever, timeout_s=0.1)
 
 
@@ -583,18 +584,18 @@ def refusal(*args: object, **options: object) -> Error:
     return caught.value
 
 
-def test_what_makes_no_sense_is_refused() -> None:
+def test_invalid_script_or_mode_is_refused() -> None:
     assert refusal(told, nothing).message == "the script sent no input"
-    assert refusal(told, buy_and_delete).message == "the script deletes every session it sent something to"
+    assert refusal(told, buy_and_delete).message == "the script deletes every session that received an input"
     assert refusal(told, without_key).message == "the script sent an input without a key"
-    assert refusal(told, buy, mode="fast").message == "mode='fast' does not exist"
+    assert refusal(told, buy, mode="fast").message == "unknown mode 'fast'"
     local = refusal(lambda store, world: told(store, world), buy, mode="kill")  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
     assert local.message == 'mode="kill" needs an app and a script that a child process can import'
 
 
 def test_a_database_server_is_for_processes_that_really_die() -> None:
     assert refusal(told, buy, mode="sqlite", url="postgresql://h/d").message == (
-        "a sweep of this mode has a store of its own"
+        'url= needs mode="kill" and a Postgres address'
     )
 
 
@@ -605,26 +606,26 @@ def test_a_folder_is_for_one_sweep(tmp_path: Path) -> None:
     with pytest.raises(Error) as caught:
         crash.history("somebody")
     assert caught.value.code is Code.SESSION_UNKNOWN
-    assert caught.value.because == "there are: customer"
+    assert caught.value.because == "the sessions are: customer"
 
 
 def test_an_app_must_make_a_runtime_on_the_store_it_is_given() -> None:
-    with pytest.raises(AssertionError, match="the app made a Agent, not a Runtime"):
+    with pytest.raises(AssertionError, match="the app returned a Agent, not a Runtime"):
         every_boundary(lambda store, world: Agent("a"), buy)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(AssertionError, match="the app opened a store of its own"):
+    with pytest.raises(AssertionError, match="the app opened another store"):
         every_boundary(lambda store, world: told(MemoryStore(ManualClock()), world), buy)
 
 
 def test_an_application_that_does_not_work_at_all_is_told() -> None:
     def broken(store: Store, world: World) -> Runtime:
-        return Runtime(store, agents=[Agent("shop", model=ScriptedModel())], tuning=Tuning(drain_s=0.1))
+        return Runtime(store, agents=[Agent("shop", model=ScriptedModel())], options=RuntimeOptions(drain_s=0.1))
 
-    with pytest.raises(AssertionError, match=r"(?s)does not work even undisturbed:.*turn_failed"):
+    with pytest.raises(AssertionError, match=r"(?s)fails without a crash:.*turn_failed"):
         every_boundary(broken, buy)
 
 
 def test_a_child_that_fails_says_why() -> None:
-    with pytest.raises(AssertionError, match=r"(?s)does not work even undisturbed:\nTraceback.*AssertionError"):
+    with pytest.raises(AssertionError, match=r"(?s)fails without a crash:\nTraceback.*AssertionError"):
         every_boundary(told, fails, mode="kill")
 
 
@@ -640,7 +641,7 @@ def shaky(store: Store, world: World) -> Runtime:
 
 
 def test_a_fault_of_the_script_does_not_strike_again_after_the_crash() -> None:
-    def failed_once_at_most(crash: Crash) -> None:
+    def failed_once_at_most(crash: CrashReport) -> None:
         outcomes = [outcome for story in crash.stories for outcome in story.settled.values()]
         errors = [one.error.kind for one in outcomes if isinstance(one, LlmCallOutcome) and one.error]
         assert [kind for kind in errors if kind != "worker_lost"] in ([], ["unavailable"])
@@ -674,11 +675,11 @@ def straying(store: Store, world: World) -> Runtime:
 
 
 def test_a_body_that_does_something_else_after_the_restart_is_told() -> None:
-    with pytest.raises(AssertionError, match=r"c1\.0\.1 was run again and did something else: order: "):
+    with pytest.raises(AssertionError, match=r"c1\.0\.1 ran again with different steps: order: "):
         every_boundary(straying, buy_plainly)
 
 
-def test_what_a_crash_report_tells_is_no_noise_of_the_kit() -> None:
+def test_crash_report_contains_no_internal_traceback() -> None:
     with pytest.raises(AssertionError) as caught:
         every_boundary(told, buy_only_once)
     assert "During handling" not in str(caught.value)

@@ -9,17 +9,18 @@ from typing import Literal
 
 import pytest
 
-from perdure import Agent, ProcessContext, Runtime, ToolContext, ToolError, Tuning, process, tool
+from perdure import Agent, ProcessContext, Runtime, RuntimeOptions, ToolContext, ToolError, process, tool
 from perdure.ids import EffectId, process_stream
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.observe.verify import verify
+from perdure.runtime.internals import core_of
 from perdure.session.fold import CODE
 from perdure.store.protocol import Store
 from perdure.testing import World, every_boundary
-from perdure.vocab.messages import ToolResult
+from perdure.vocab.messages import ToolResultPart
 from perdure.vocab.outcomes import DurableStepOutcome
 from perdure.vocab.records import EffectSettled
-from tests.scenarios.conftest import Desk, NewStore, until
+from tests.scenarios.conftest import App, NewStore, until
 
 
 class Charge:
@@ -69,13 +70,15 @@ async def under_a_timeout(ctx: ToolContext, charge: Charge) -> None:
 
 
 async def check(rt: Runtime, session: str) -> None:
-    [info] = [one for one in await rt.sessions() if one.name == session]
-    verdict = verify(info, await rt.store.read(info.stream), await rt.store.load(info.stream, code=CODE))
+    [info] = [one for one in await rt.list_sessions() if one.name == session]
+    verdict = verify(
+        info, await core_of(rt).store.read(info.stream), await core_of(rt).store.load(info.stream, code=CODE)
+    )
     assert verdict.problems == ()
 
 
 @pytest.mark.parametrize("part", [beside_a_failure, under_a_timeout])
-async def test_a_step_that_its_body_went_on_without_is_in_doubt_and_the_failure_says_so(desk: Desk, part: Part) -> None:
+async def test_abandoned_step_is_in_doubt_and_named_by_the_failure(app: App, part: Part) -> None:
     charge = Charge()
 
     @tool(effect="resumable")
@@ -84,24 +87,28 @@ async def test_a_step_that_its_body_went_on_without_is_in_doubt_and_the_failure_
         await part(ctx, charge)
         return "bought"
 
-    rt = await desk.open(ScriptedModel(call("buy"), say("sorry")), buy)
+    rt = await app.open(ScriptedModel(call("buy"), say("sorry")), buy)
     session = await rt.session("s", agent="a")
     try:
         await session.ask("Buy it")
     finally:
         charge.let_go()
-    steps = {row.record.id: row.record.outcome for row in await session.rows() if isinstance(row.record, EffectSettled)}
+    steps = {
+        row.record.id: row.record.outcome for row in await session.journal() if isinstance(row.record, EffectSettled)
+    }
     outcome = steps[EffectId("c1.0/step:charge")]
     assert isinstance(outcome, DurableStepOutcome)
     assert outcome.in_doubt is not None
-    assert outcome.in_doubt.reason == "cancelled", "nobody died"
-    [result] = [part for message in await session.history() for part in message.parts if isinstance(part, ToolResult)]
-    assert "Nobody knows whether the step 'charge' took effect." in str(result.output)
+    assert outcome.in_doubt.reason == "cancelled", "no worker died"
+    [result] = [
+        part for message in await session.messages() for part in message.parts if isinstance(part, ToolResultPart)
+    ]
+    assert "Steps whose effect is unknown: the step 'charge'." in str(result.output)
     await check(rt, "s")
 
 
 async def loses_a_race(ctx: ToolContext) -> None:
-    waiting = asyncio.create_task(ctx.event("never"))
+    waiting = asyncio.create_task(ctx.wait_for_event("never"))
     await ctx.sleep("a little", 0.01)
     waiting.cancel()
 
@@ -109,7 +116,7 @@ async def loses_a_race(ctx: ToolContext) -> None:
 async def gives_up_an_event(ctx: ToolContext) -> None:
     try:
         async with asyncio.timeout(0.05):
-            await ctx.event("never")
+            await ctx.wait_for_event("never")
     except TimeoutError:
         pass
 
@@ -121,7 +128,7 @@ async def leaves_a_sleep(ctx: ToolContext) -> None:
 
 @pytest.mark.parametrize("part", [loses_a_race, gives_up_an_event, leaves_a_sleep])
 async def test_a_wait_that_its_body_went_on_without_is_no_harm(
-    desk: Desk, part: Callable[[ToolContext], Awaitable[None]]
+    app: App, part: Callable[[ToolContext], Awaitable[None]]
 ) -> None:
     @tool(effect="resumable")
     async def buy(ctx: ToolContext) -> str:
@@ -129,7 +136,7 @@ async def test_a_wait_that_its_body_went_on_without_is_no_harm(
         await part(ctx)
         return "bought"
 
-    rt = await desk.open(ScriptedModel(call("buy"), say("done", exact=True)), buy)
+    rt = await app.open(ScriptedModel(call("buy"), say("done", exact=True)), buy)
     assert await (await rt.session("s", agent="a")).ask("Buy it") == "done"
     await check(rt, "s")
 
@@ -155,7 +162,7 @@ async def test_a_process_too_leaves_no_step_without_an_outcome(new_store: NewSto
             assert await handle.result(timeout=30) == "gave up"
         finally:
             charge.let_go()
-        rows = await rt.store.read(process_stream(rt.tenant, "b"))
+        rows = await core_of(rt).store.read(process_stream(rt.tenant, "b"))
     settled = [row.record for row in rows if isinstance(row.record, EffectSettled)]
     [outcome] = [one.outcome for one in settled if one.id == "p/step:charge"]
     assert isinstance(outcome, DurableStepOutcome)
@@ -172,7 +179,7 @@ def shop(new_store: NewStore, tools: Literal["both", "other arguments", "none"])
     async def buy(ctx: ToolContext, item: str) -> str:
         """Buy something."""
         await ctx.step("reserve", str, item)
-        await ctx.event("go")
+        await ctx.wait_for_event("go")
         return "bought"
 
     @tool(effect="resumable", name="buy")
@@ -187,21 +194,21 @@ def shop(new_store: NewStore, tools: Literal["both", "other arguments", "none"])
 
     by = {"both": [buy, other], "other arguments": [differently, other], "none": [other]}
     agent = Agent("a", model=ScriptedModel(call("buy", item="lamp"), say("sorry")), tools=by[tools])
-    return Runtime(new_store(), agents=[agent], tuning=Tuning(patience_s=0.0))
+    return Runtime(new_store(), agents=[agent], options=RuntimeOptions(idle_timeout_s=0.0))
 
 
 async def is_parked(rt: Runtime) -> bool:
-    [info] = await rt.sessions()
+    [info] = await rt.list_sessions()
     return info.parked and info.owner is None
 
 
 async def is_over(rt: Runtime) -> bool:
-    [info] = await rt.sessions()
+    [info] = await rt.list_sessions()
     return not (info.active or info.parked)
 
 
 @pytest.mark.parametrize(("deployed", "code"), [("none", "tool_removed"), ("other arguments", "tool_contract_changed")])
-async def test_a_body_whose_tool_is_gone_is_not_said_to_have_done_nothing(
+async def test_body_of_a_removed_tool_reports_its_finished_steps(
     new_store: NewStore, deployed: Literal["other arguments", "none"], code: str
 ) -> None:
     async with shop(new_store, "both") as rt:
@@ -209,10 +216,12 @@ async def test_a_body_whose_tool_is_gone_is_not_said_to_have_done_nothing(
         await session.send("A lamp")
         await until(lambda: is_parked(rt), seconds=30)
     async with shop(new_store, deployed) as rt:
-        session = rt.existing("s")
+        session = rt.get_session("s")
         await session.resolve("go", 1)
         await until(lambda: is_over(rt), seconds=30)
-        [result] = [one for message in await session.history() for one in message.parts if isinstance(one, ToolResult)]
+        [result] = [
+            one for message in await session.messages() for one in message.parts if isinstance(one, ToolResultPart)
+        ]
     told = str(result.output)
     assert code in told
     assert "was not run to its end" in told

@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from perdure import Agent, Runtime, ToolContext, Tuning, tool
+from perdure import Agent, Runtime, RuntimeOptions, ToolContext, tool
 from perdure.models.protocol import ModelEvent, ModelRequest
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.runtime.clock import SystemClock
+from perdure.runtime.internals import core_of, ref_of
 from perdure.runtime.sessions.session import Session
-from perdure.runtime.turns.flights import Flight
-from perdure.runtime.turns.resident import Resident
+from perdure.runtime.turns.in_flight import InFlight
+from perdure.runtime.turns.session_host import SessionHost
 from perdure.store.sqlite.store import SqliteStore
 from perdure.tools.body import Body
 from perdure.tools.decorator import Tool
@@ -26,7 +27,7 @@ from tests.scenarios.conftest import until
 
 WARM = 3_000
 SESSIONS = 10_000
-KEPT = (Resident, Flight, Body)
+KEPT = (SessionHost, InFlight, Body)
 
 
 class Forgetful(ScriptedModel):
@@ -52,14 +53,14 @@ def running_threads() -> int:
 @tool(effect="resumable", name="act")
 async def wait_inside(ctx: ToolContext) -> object:
     """Wait for an answer."""
-    return await ctx.event("answer")
+    return await ctx.wait_for_event("answer")
 
 
 async def answer(session: Session) -> None:
     await session.resolve("answer", 42)
 
 
-@tool(approve=True, name="act")
+@tool(needs_approval=True, name="act")
 async def wait_before() -> str:
     """Wait to be allowed."""
     return "done"
@@ -68,7 +69,7 @@ async def wait_before() -> str:
 async def approve(session: Session) -> None:
     [asked] = await session.pending()
     assert asked.kind == "approval"
-    await session.runtime.approvals.approve(asked.id, by="ana")
+    await ref_of(session).runtime.approvals.approve(asked.id, by="ana")
 
 
 @pytest.mark.timeout(600)
@@ -78,7 +79,9 @@ async def test_ten_thousand_parked_sessions_keep_no_task_no_thread_and_no_memory
 ) -> None:
     model = Forgetful(call("act"), say("ok"))
     store = SqliteStore(tmp_path / "s.db", SystemClock(), synchronous="NORMAL")
-    async with Runtime(store, agents=[Agent("a", model=model, tools=[act])], tuning=Tuning(patience_s=0)) as rt:
+    async with Runtime(
+        store, agents=[Agent("a", model=model, tools=[act])], options=RuntimeOptions(idle_timeout_s=0)
+    ) as rt:
         tasks, threads = len(asyncio.all_tasks()), running_threads()
 
         async def park(first: int, last: int) -> int:
@@ -102,10 +105,11 @@ async def test_ten_thousand_parked_sessions_keep_no_task_no_thread_and_no_memory
         assert len(asyncio.all_tasks()) == tasks
         assert running_threads() <= threads
         assert [thing for thing in gc.get_objects() if isinstance(thing, KEPT)] == []
-        assert rt.worker is not None
-        assert rt.worker.serving.residents == {}
+        worker = core_of(rt).worker
+        assert worker is not None
+        assert worker.stream_pool.hosts == {}
 
-        some = [rt.existing(f"s{n}") for n in range(0, SESSIONS, 500)]
+        some = [rt.get_session(f"s{n}") for n in range(0, SESSIONS, 500)]
         for session in some:
             await wake(session)
 

@@ -15,15 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from perdure import Agent, Code, Error, Runtime, Session, Tuning
+from perdure import Agent, Code, Error, Runtime, RuntimeOptions, Session
 from perdure.codec import Json
 from perdure.codemode import code_mode
 from perdure.models.scripted import ScriptedModel, Step, call, say
 from perdure.session.redaction import blobs_of
 from perdure.tools.mcp import McpServers
-from perdure.tools.mcp.connection import Connection
+from perdure.tools.mcp.connection import McpConnection
 from perdure.tools.mcp.servers import tool_name
-from perdure.vocab.messages import ToolResult
+from perdure.vocab.messages import ToolResultPart
 from perdure.vocab.records import EffectSettled
 from tests.mcp.shop import PNG
 from tests.scenarios.conftest import until
@@ -47,10 +47,10 @@ class Shop:
     async def servers(self, **config: Json) -> McpServers:
         return await self._stack.enter_async_context(McpServers({"mcpServers": config}))
 
-    async def runtime(self, servers: McpServers, *steps: Step, tuning: Tuning | None = None) -> Runtime:
+    async def runtime(self, servers: McpServers, *steps: Step, tuning: RuntimeOptions | None = None) -> Runtime:
         agent = Agent("a", model=ScriptedModel(*steps, say("done")), tools=[servers, code_mode()])
         url = f"sqlite:///{self.folder / 's.db'}"
-        return await self._stack.enter_async_context(Runtime(url, agents=[agent], tuning=tuning))
+        return await self._stack.enter_async_context(Runtime(url, agents=[agent], options=tuning))
 
     async def outputs(self, servers: McpServers, *steps: Step) -> list[Json]:
         rt = await self.runtime(servers, *steps)
@@ -63,8 +63,8 @@ class Shop:
 
 
 async def told(session: Session) -> list[Json]:
-    history = await session.history()
-    return [part.output for message in history for part in message.parts if isinstance(part, ToolResult)]
+    history = await session.messages()
+    return [part.output for message in history for part in message.parts if isinstance(part, ToolResultPart)]
 
 
 @pytest.fixture
@@ -119,8 +119,8 @@ async def test_pictures_are_shown_and_other_bytes_are_attachments(shop: Shop) ->
     rt = await shop.runtime(servers, call("mcp_shop__picture"), call("mcp_shop__report"))
     session = await rt.session("s", agent="a")
     await session.ask("go")
-    parts = [part for message in await session.history() for part in message.parts if isinstance(part, ToolResult)]
-    settled = [row.record.outcome for row in await session.rows() if isinstance(row.record, EffectSettled)]
+    parts = [part for message in await session.messages() for part in message.parts if isinstance(part, ToolResultPart)]
+    settled = [row.record.outcome for row in await session.journal() if isinstance(row.record, EffectSettled)]
     shown = [one for outcome in settled for one in blobs_of(outcome)]
     assert shown == [hashlib.sha256(PNG).hexdigest()], "the picture is shown to the model"
     report = parts[1].output
@@ -128,7 +128,11 @@ async def test_pictures_are_shown_and_other_bytes_are_attachments(shop: Shop) ->
     assert report == [
         "the report",
         {**pdf, "attachment": hashlib.sha256(b"%PDF-1.4 ...").hexdigest(), "size": 12},
-        {**pdf, "not_kept": "the bytes are not application/pdf (because they begin otherwise)", "size": 8},
+        {
+            **pdf,
+            "not_kept": "the bytes are not application/pdf (because they lack the signature of that format)",
+            "size": 8,
+        },
     ]
 
 
@@ -152,11 +156,11 @@ async def test_a_hundred_tools(shop: Shop) -> None:
 async def test_a_lying_annotation_widens_nothing(shop: Shop) -> None:
     servers = await shop.servers(shop=shop.stdio())
     effects = {one.name: one.durability.effect for one in servers.tool_manifests()}
-    assert set(effects.values()) == {"once"}, "what a server says of itself makes nothing easier"
+    assert set(effects.values()) == {"once"}, "annotations of the server relax nothing"
     assert all(one.hints.readonly is None and one.hints.idempotent is None for one in servers.tool_manifests())
     [output] = await shop.outputs(servers, call("mcp_shop__wipe"))
     assert "outcome_unknown" in str(output) or "unknown" in str(output)
-    assert shop.done() == ["wipe"], "it is in doubt, and was not repeated"
+    assert shop.done() == ["wipe"], "the call is in doubt, and was not repeated"
 
 
 async def test_a_destructive_tool_waits_for_a_person(shop: Shop) -> None:
@@ -191,7 +195,7 @@ async def test_the_application_says_what_counts(shop: Shop) -> None:
 # --- servers that die, hang and come back
 
 
-async def test_a_server_killed_in_the_middle_of_a_once_call_leaves_it_in_doubt(shop: Shop) -> None:
+async def test_killed_server_leaves_a_once_call_in_doubt(shop: Shop) -> None:
     servers = await shop.servers(shop=shop.stdio())
     rt = await shop.runtime(servers, call("mcp_shop__dawdle", seconds=600))
     session = await rt.session("s", agent="a")
@@ -238,15 +242,15 @@ async def test_a_server_that_is_not_there_costs_its_own_tools_only(shop: Shop) -
 
 
 async def test_a_connection_that_breaks_while_it_is_ended_is_ended(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = Connection._connected  # pyright: ignore[reportPrivateUsage] - what the transport makes of its end
+    whole = McpConnection._connected  # pyright: ignore[reportPrivateUsage] - what the transport makes of its end
 
-    async def breaks(self: Connection) -> None:
+    async def breaks(self: McpConnection) -> None:
         try:
             await whole(self)
         finally:
             raise BrokenPipeError("in the middle of a list")
 
-    monkeypatch.setattr(Connection, "_connected", breaks)
+    monkeypatch.setattr(McpConnection, "_connected", breaks)
     servers = McpServers({"mcpServers": {"shop": shop.stdio()}})
     await servers.connect()
     assert servers.connected == {"shop": True}
@@ -286,15 +290,15 @@ async def test_secrets_are_references_and_are_not_seen(shop: Shop, monkeypatch: 
     session = await rt.session("s", agent="a")
     await session.ask("go")
     assert await told(session) == [{"result": "the token is [secret]"}]
-    assert "hunter2" not in str([row.data for row in await session.rows()])
+    assert "hunter2" not in str([row.data for row in await session.journal()])
 
 
 def test_a_configuration_that_cannot_be_used_is_refused_without_its_values(tmp_path: Path) -> None:
     cases: list[tuple[Json, str]] = [
         ({"mcpServers": {"x": {"command": "a", "url": "b"}}}, "either a command or a url"),
         ({"mcpServers": {"x": {"url": "http://h", "headers": {"a": 7}}}}, "Expected `str`"),
-        ({"mcpServers": {"a b": {"command": "a"}}}, "no name of a server"),
-        ({"mcpServers": []}, "is an object"),
+        ({"mcpServers": {"a b": {"command": "a"}}}, "invalid server name"),
+        ({"mcpServers": []}, "must be an object"),
         ({"mcpServers": {"x": {"command": "a", "sercet": "hunter2"}}}, "unknown field"),
     ]
     for config, says in cases:
@@ -319,11 +323,9 @@ def test_names_fit_every_provider() -> None:
 
 @pytest.mark.parametrize(("tool", "protocol"), [("measure", "auto"), ("fit", "legacy")])
 @pytest.mark.parametrize("answer", ["approve", "deny"])
-async def test_what_a_server_asks_is_answered_through_the_approvals(
-    shop: Shop, tool: str, protocol: str, answer: str
-) -> None:
+async def test_server_elicitation_is_answered_by_an_approval(shop: Shop, tool: str, protocol: str, answer: str) -> None:
     servers = await shop.servers(shop=shop.stdio(elicit=True, protocol=protocol))
-    rt = await shop.runtime(servers, call(f"mcp_shop__{tool}"), tuning=Tuning(patience_s=0.0))
+    rt = await shop.runtime(servers, call(f"mcp_shop__{tool}"), tuning=RuntimeOptions(idle_timeout_s=0.0))
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
 
@@ -334,7 +336,7 @@ async def test_what_a_server_asks_is_answered_through_the_approvals(
     [question] = await rt.approvals.list()
     assert "Which size?" in str(question.args)
     if answer == "approve":
-        await rt.approvals.approve(question.id, by="ana", edit={"size": "M"})
+        await rt.approvals.approve(question.id, by="ana", args={"size": "M"})
     else:
         await rt.approvals.deny(question.id, by="ana")
     assert (await sent.result(timeout=ANSWER_S)).status == "finished"
@@ -346,7 +348,7 @@ async def test_what_a_server_asks_is_answered_through_the_approvals(
 async def test_a_tool_whose_server_asks_is_a_function_of_a_program(shop: Shop) -> None:
     servers = await shop.servers(shop=shop.stdio(elicit=True))
     code = "[mcp_shop__measure(), mcp_shop__measure()]"
-    rt = await shop.runtime(servers, call("run_python", code=code), tuning=Tuning(patience_s=0.0))
+    rt = await shop.runtime(servers, call("run_python", code=code), tuning=RuntimeOptions(idle_timeout_s=0.0))
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     for size in ("M", "L"):
@@ -356,7 +358,7 @@ async def test_a_tool_whose_server_asks_is_a_function_of_a_program(shop: Shop) -
 
         await until(there, seconds=ANSWER_S)
         [question] = await rt.approvals.list()
-        await rt.approvals.approve(question.id, by="ana", edit={"size": size})
+        await rt.approvals.approve(question.id, by="ana", args={"size": size})
 
         async def gone() -> bool:
             return await rt.approvals.list() == ()
@@ -368,11 +370,9 @@ async def test_a_tool_whose_server_asks_is_a_function_of_a_program(shop: Shop) -
     assert shop.done() == ["measure asked", "measure accept"] * 2
 
 
-async def test_a_server_that_lost_its_memory_while_a_person_thought_is_asked_again_and_the_person_is_not(
-    shop: Shop,
-) -> None:
+async def test_restarted_server_receives_the_recorded_answer(shop: Shop) -> None:
     servers = await shop.servers(shop=shop.stdio(elicit=True))
-    rt = await shop.runtime(servers, call("mcp_shop__measure"), tuning=Tuning(patience_s=0.0))
+    rt = await shop.runtime(servers, call("mcp_shop__measure"), tuning=RuntimeOptions(idle_timeout_s=0.0))
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
 
@@ -387,7 +387,7 @@ async def test_a_server_that_lost_its_memory_while_a_person_thought_is_asked_aga
     os.kill(server, signal.SIGKILL)
     await until(back, seconds=ANSWER_S)
     [question] = await rt.approvals.list()
-    await rt.approvals.approve(question.id, by="ana", edit={"size": "M"})
+    await rt.approvals.approve(question.id, by="ana", args={"size": "M"})
     assert (await sent.result(timeout=ANSWER_S)).status == "finished"
     assert "size M" in str(await told(session))
     assert shop.done() == ["measure asked", "measure asked", "measure accept"]
@@ -451,7 +451,7 @@ async def test_a_server_over_http(shop: Shop, served: Served) -> None:
     assert outputs == [{"result": 200}, {"result": "bought 2"}]
 
 
-async def test_a_server_over_http_that_went_away_is_used_again_when_it_is_back(shop: Shop, served: Served) -> None:
+async def test_http_server_is_used_again_after_its_restart(shop: Shop, served: Served) -> None:
     await served.ready()
     servers = await shop.servers(shop={"url": served.url, "start_timeout": 50})
     price = call("mcp_shop__price", item=2)

@@ -1,4 +1,4 @@
-"""Servers that keep to no rule cost their own tools at most, and never say of a call what nobody knows."""
+"""Servers that keep to no rule cost their own tools at most, and an unknown outcome is reported as unknown."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from perdure import Agent, Runtime, Session
 from perdure.codec import Json
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.tools.mcp import McpServers
-from perdure.vocab.messages import ToolResult
+from perdure.vocab.messages import ToolResultPart
 from tests.providers.loopback import Answer, Asked, Loopback
 from tests.scenarios.conftest import NewStore, until
 
@@ -43,31 +43,31 @@ async def names_and_answer(
 
 
 async def results(session: Session) -> list[Json]:
-    return [part.output for one in await session.history() for part in one.parts if isinstance(part, ToolResult)]
+    return [part.output for one in await session.messages() for part in one.parts if isinstance(part, ToolResultPart)]
 
 
-async def test_tools_whose_arguments_nobody_could_check_are_left_out(
+async def test_tools_with_uncheckable_arguments_are_omitted(
     new_store: NewStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     names, told = await names_and_answer(new_store, {"r": config("uncheckable")})
     assert (names, told) == (["mcp_r__good"], "fine")
-    left_out = [one.message for one in caplog.records if "left out" in one.message]
+    left_out = [one.message for one in caplog.records if "MCP tool skipped" in one.message]
     assert [message.split("'")[1] for message in left_out] == ["strange", "pattern"]
 
 
 async def test_an_answer_that_cannot_be_read_is_no_failure(new_store: NewStore) -> None:
     _, told = await names_and_answer(new_store, {"r": config("unreadable")})
     assert told["code"] == "outcome_unknown"
-    assert "cannot be read" in told["error"]
+    assert "unreadable answer" in told["error"]
 
 
 @pytest.mark.parametrize("how", ["another", "chatters", "bytes", "long_line"])
-async def test_what_was_not_asked_for_is_passed_over(
+async def test_unsolicited_server_messages_are_ignored(
     new_store: NewStore, how: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with caplog.at_level(logging.INFO):
         names, told = await names_and_answer(new_store, {"r": config(how, env={"TOKEN": "secret-of-the-server"})})
-    assert (names, told) == (["mcp_r__good"], "fine"), "which is listed twice"
+    assert (names, told) == (["mcp_r__good"], "fine"), "the tool is listed twice"
     assert "secret-of-the-server" not in caplog.text + "".join(capfd.readouterr())
 
 
@@ -84,9 +84,7 @@ async def test_servers_whose_names_would_make_one_name_are_told_apart(new_store:
     assert told == "fine"
 
 
-async def test_tools_stand_in_the_order_of_the_configuration_whoever_listed_first(
-    new_store: NewStore, tmp_path: Path
-) -> None:
+async def test_tools_are_listed_in_the_order_of_the_configuration(new_store: NewStore, tmp_path: Path) -> None:
     env: Json = {"FIRST": str(tmp_path / "first")}
     servers: dict[str, Json] = {"b": config("second", env=env), "a": config("first", env=env)}
     names, _ = await names_and_answer(new_store, servers, "mcp_a__good")
@@ -94,14 +92,14 @@ async def test_tools_stand_in_the_order_of_the_configuration_whoever_listed_firs
 
 
 @pytest.mark.parametrize("how", ["lists_once", "lists_once_and_hangs"])
-async def test_a_server_that_does_not_list_its_tools_anew_goes_on_with_its_calls(
+async def test_server_failing_to_list_tools_again_keeps_serving_calls(
     new_store: NewStore, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     def model() -> ScriptedModel:
         return ScriptedModel(call("mcp_r__good"), say("done"))
 
     async def told_so() -> bool:
-        return "does not list its tools anew" in caplog.text
+        return "MCP tool list not refreshed" in caplog.text
 
     async with McpServers({"r": config(how, refresh=0)}) as mcp:
         connection = mcp._connections["r"]  # pyright: ignore[reportPrivateUsage]
@@ -117,7 +115,7 @@ async def test_a_server_that_does_not_list_its_tools_anew_goes_on_with_its_calls
             assert mcp.connected == {"r": True}
 
 
-async def test_an_error_of_the_server_is_not_taken_for_the_end_of_the_connection(new_store: NewStore) -> None:
+async def test_server_error_does_not_end_the_connection(new_store: NewStore) -> None:
     model = ScriptedModel(call("mcp_r__good"), call("mcp_r__good"), say("done"))
     async with (
         McpServers({"r": config("refuses")}) as mcp,
@@ -144,7 +142,7 @@ async def test_a_secret_is_not_seen_wherever_a_server_says_it(
         session = await rt.session("s", agent="a")
         await session.ask("go")
         assert "[secret]" in str(await results(session))
-        seen = [model.requests[1], *(row.data for row in await session.rows())]
+        seen = [model.requests[1], *(row.data for row in await session.journal())]
         assert "hunter2" not in str(seen)
 
 
@@ -205,7 +203,7 @@ NO_ANSWERS: dict[str, Callable[[int], Answer]] = {
 
 
 async def called(new_store: NewStore, over_http: OverHttp, calls: int) -> tuple[list[Json], dict[str, bool]]:
-    """What the model is told of so many calls, and whether the server is connected after them."""
+    """Return the results of so many calls, and whether the server is connected after them."""
     model = ScriptedModel(*[call("mcp_r__good") for _ in range(calls)], say("done"))
     async with Loopback(always=over_http).running() as server:
         entry: Json = {"url": f"{server.url}/mcp", "start_timeout": 50, "protocol": "legacy"}
@@ -219,7 +217,7 @@ async def called(new_store: NewStore, over_http: OverHttp, calls: int) -> tuple[
 
 
 @pytest.mark.parametrize("what", NO_ANSWERS)
-async def test_what_is_no_answer_over_http_leaves_the_call_in_doubt(new_store: NewStore, what: str) -> None:
+async def test_invalid_http_response_leaves_the_call_in_doubt(new_store: NewStore, what: str) -> None:
     over_http = OverHttp(NO_ANSWERS[what], fine)
     told, connected = await called(new_store, over_http, 2)
     assert told[0]["code"] == "outcome_unknown", "a proxy gave up, and the server may have done it"
@@ -228,7 +226,7 @@ async def test_what_is_no_answer_over_http_leaves_the_call_in_doubt(new_store: N
     assert connected == {"r": True}
 
 
-async def test_who_is_not_let_in_has_done_nothing(new_store: NewStore) -> None:
+async def test_unauthorized_call_fails_without_doubt(new_store: NewStore) -> None:
     told, connected = await called(new_store, OverHttp(page(401), fine), 2)
     assert told[0]["code"].startswith("mcp_error")
     assert "401" in told[0]["error"]
@@ -254,5 +252,5 @@ async def test_a_server_that_forgot_the_session_is_connected_to_again(new_store:
             await until(back, seconds=ANSWER_S)
             await session.ask("two")
             first, second = await results(session)
-    assert first == "fine" or first["code"] == "mcp_not_connected", "which is safe to repeat"
+    assert first == "fine" or first["code"] == "mcp_not_connected", "a call that was not sent is safe to repeat"
     assert second == "fine"

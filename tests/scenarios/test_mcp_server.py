@@ -18,8 +18,8 @@ from perdure.codec import Json
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.runtime.mcp_server import mcp_server
 from perdure.tools.mcp import McpServers
-from perdure.vocab.messages import ToolResult
-from tests.scenarios.conftest import Desk
+from perdure.vocab.messages import ToolResultPart
+from tests.scenarios.conftest import App
 from tests.scenarios.test_mcp import Served
 
 
@@ -28,8 +28,8 @@ def answer(result: CallToolResult) -> dict[str, Json]:
     return msgspec.convert(result.structured_content, dict[str, Json])
 
 
-async def test_an_agent_is_a_tool_and_its_sessions_can_be_read(desk: Desk) -> None:
-    rt = await desk.open(ScriptedModel(say("hello", exact=True)))
+async def test_an_agent_is_a_tool_and_its_sessions_can_be_read(app: App) -> None:
+    rt = await app.open(ScriptedModel(say("hello", exact=True)))
     async with Client(mcp_server(rt)) as client:
         names = [one.name for one in (await client.list_tools()).tools]
         assert names == ["ask_a", "turn_result", "session_history", "list_sessions"]
@@ -48,7 +48,7 @@ async def test_an_agent_is_a_tool_and_its_sessions_can_be_read(desk: Desk) -> No
         assert "session_unknown" in str(nobody.content)
 
 
-async def test_a_turn_that_takes_long_goes_on_and_is_fetched(desk: Desk) -> None:
+async def test_a_turn_that_takes_long_goes_on_and_is_fetched(app: App) -> None:
     go = asyncio.Event()
     ran: list[str] = []
 
@@ -59,11 +59,11 @@ async def test_a_turn_that_takes_long_goes_on_and_is_fetched(desk: Desk) -> None
         await go.wait()
         return "worked"
 
-    rt = await desk.open(ScriptedModel(call("work"), say("done", exact=True)), work)
+    rt = await app.open(ScriptedModel(call("work"), say("done", exact=True)), work)
     async with Client(mcp_server(rt)) as client:
         told = answer(await client.call_tool("ask_a", {"message": "go", "session": "s", "key": "k", "wait": 0.1}))
         assert told["status"] == "running"
-    async with Client(mcp_server(rt)) as client:  # whoever left comes back
+    async with Client(mcp_server(rt)) as client:  # a disconnected client comes back
         go.set()
         given: dict[str, Json] = {"session": "s", "turn": told["turn"], "wait": 30}
         ended = answer(await client.call_tool("turn_result", given))
@@ -93,7 +93,7 @@ async def test_the_command_serves_over_stdio_and_answers_the_same_after_a_restar
     assert answers[0] == answers[1]
 
 
-async def test_the_command_serves_over_http_and_a_killed_one_answers_the_same_when_it_is_back(
+async def test_restarted_serve_command_returns_the_same_answer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "helper_app.py").write_text(APP.format(db=tmp_path / "app.db"))
@@ -106,7 +106,7 @@ async def test_the_command_serves_over_http_and_a_killed_one_answers_the_same_wh
             async with Client(one.url) as client:
                 answers.append(answer(await client.call_tool("ask_helper", {"message": "hi", "key": "once"})))
             assert await asyncio.to_thread(run_app, ["mcp", "serve", "nothing:app", "--port", str(one.port)]) == 2
-            assert f"port {one.port} cannot be served on" in capsys.readouterr().err
+            assert f"cannot bind port {one.port}" in capsys.readouterr().err
         finally:
             one.process.kill()
             one.process.wait()
@@ -129,7 +129,7 @@ async def test_an_agent_calls_another_one_through_both_ends(tmp_path: Path) -> N
         assert servers.connected == {"helpers": True}, "the runtime has seen to it"
         session = await rt.session("s", agent="boss")
         assert await session.ask("go") == "thanks"
-        parts = [part for one in await session.history() for part in one.parts if isinstance(part, ToolResult)]
+        parts = [part for one in await session.messages() for part in one.parts if isinstance(part, ToolResultPart)]
     assert servers.connected == {"helpers": False}
     assert "at your service" in str(parts[0].output)
 
@@ -142,6 +142,6 @@ def test_the_command_lists_the_tools_of_servers(tmp_path: Path, capsys: pytest.C
     assert run_app(["mcp", "list", str(tmp_path / "mcp.json")]) == 0
     out, err = capsys.readouterr()
     assert "mcp_shop__price  once\n" in out
-    assert "mcp_shop__drop  once  asks a person\n" in out
-    assert "Not reached: gone." in err
+    assert "mcp_shop__drop  once  needs approval\n" in out
+    assert "Unreachable: gone." in err
     assert run_app(["mcp", "list", str(tmp_path / "none.json")]) == 2

@@ -1,4 +1,4 @@
-"""Which model answers: the input's, the agent's, the host's; with the host's keys and no others."""
+"""Choice of the model: the input's, the agent's, the host's; with the host's keys and no others."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from perdure import Agent, Error, Runtime, ToolContext, tool
 from perdure.errors import Code
 from perdure.models.protocol import Model
 from perdure.models.scripted import ScriptedModel, call, say
+from perdure.runtime.internals import core_of, ref_of
 from perdure.runtime.models import ModelSources
 from perdure.services.llm import ModelWithProvider, ProviderCredentials
 from perdure.services.secrets import Secret
@@ -38,7 +39,7 @@ class Host:
 
 
 async def models_of(rt: Runtime, session: str) -> list[str]:
-    rows = await rt.store.read(rt.existing(session).stream)
+    rows = await core_of(rt).store.read(ref_of(rt.get_session(session)).stream)
     outcomes = [row.record.outcome for row in rows if isinstance(row.record, EffectSettled)]
     return [reply.model for one in outcomes if (reply := getattr(one, "reply", None))]
 
@@ -52,7 +53,7 @@ async def test_the_inputs_model_then_the_agents_then_the_hosts(new_store: NewSto
         )
         agents = [Agent("none", model=None), Agent("own", model="sim:echo")]
         sources = ModelSources(providers=host, credentials=host)
-        async with Runtime(new_store(), agents=agents, models=sources) as rt:
+        async with Runtime(new_store(), agents=agents, model_sources=sources) as rt:
             none, own = await rt.session("n", agent="none"), await rt.session("o", agent="own")
             await none.ask("hi")
             await none.ask("hi", model="house")
@@ -68,11 +69,11 @@ async def test_the_inputs_model_then_the_agents_then_the_hosts(new_store: NewSto
     assert [asked.json["model"] for asked in server.asked] == ["gpt-4o-mini", "gpt-4o", "gpt-4o"]
 
 
-async def test_a_host_without_a_key_spends_nobody_elses(new_store: NewStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_host_without_a_key_uses_no_environment_key(new_store: NewStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-platform")
     host = Host()
     agents = [Agent("a", model="openai:gpt-5.2"), Agent("none", model=None)]
-    async with Runtime(new_store(), agents=agents, models=ModelSources(credentials=host)) as rt:
+    async with Runtime(new_store(), agents=agents, model_sources=ModelSources(credentials=host)) as rt:
         for name, because in (("a", "no API key"), ("none", "no default")):
             session = await rt.session(name, agent=name)
             result = await (await session.send("hi")).result(30)
@@ -88,16 +89,16 @@ async def test_small_work_is_done_by_the_hosts_own_model(new_store: NewStore) ->
 
     small: Model = ScriptedModel(say("yes", exact=True), name="small")
     agent = Agent("a", model=ScriptedModel(call("judge"), say("done")), tools=[judge])
-    async with Runtime(new_store(), agents=[agent], models=ModelSources(utility=small)) as rt:
+    async with Runtime(new_store(), agents=[agent], model_sources=ModelSources(utility=small)) as rt:
         session = await rt.session("s", agent="a")
         await session.ask("go")
-        ledger = await session.ledger()
+        ledger = await session.usage_entries()
         assert [(one.source, one.model) for one in ledger] == [
             ("turn", "scripted"),
             ("direct:judge", "small"),
             ("turn", "scripted"),
         ]
-        ended = [row.record for row in await session.rows() if isinstance(row.record, TurnEnded)]
+        ended = [row.record for row in await session.journal() if isinstance(row.record, TurnEnded)]
         assert ended[0].usage == await session.usage()
 
 
@@ -111,7 +112,7 @@ async def test_without_such_a_model_a_tool_is_told(new_store: NewStore) -> None:
     async with Runtime(new_store(), agents=[Agent("a", model=model, tools=[judge])]) as rt:
         session = await rt.session("s", agent="a")
         await session.ask("go")
-    assert "no model for small work" in str(model.requests[1].messages[-1].parts[0])
+    assert "no utility model" in str(model.requests[1].messages[-1].parts[0])
 
 
 async def test_the_sessions_model_stands_between_the_inputs_and_the_agents(new_store: NewStore) -> None:
@@ -124,16 +125,16 @@ async def test_the_sessions_model_stands_between_the_inputs_and_the_agents(new_s
         assert await session.ask("two") != "by the agent's"
         assert await session.ask("three", model="scripted") == "by the agent's"
         await session.ask("four")
-        await other.existing("s").set_model(None)
-        sent = await other.existing("s").send("five")
-        assert (await sent.result(30)).text == "by the agent's", "also if somebody else says so"
+        await other.get_session("s").set_model(None)
+        sent = await other.get_session("s").send("five")
+        assert (await sent.result(30)).text == "by the agent's", "also if another runtime sets it"
         await session.set_model("sim:echo")
     async with Runtime(new_store(), agents=agents) as rt:
-        await rt.existing("s").ask("six")
+        await rt.get_session("s").ask("six")
         assert await models_of(rt, "s") == ["scripted", "sim:echo", "scripted", "sim:echo", "scripted", "sim:echo"]
         with pytest.raises(Error) as caught:
-            await rt.existing("s").set_model("nobody:knows")
+            await rt.get_session("s").set_model("nobody:knows")
         assert caught.value.code is Code.MODEL_UNKNOWN
         with pytest.raises(Error) as caught:
-            await rt.existing("never").set_model("sim:echo")
+            await rt.get_session("never").set_model("sim:echo")
         assert caught.value.code is Code.SESSION_UNKNOWN

@@ -1,4 +1,4 @@
-"""What callers give to lists, waits and emissions of processes: taken, or refused with a code before anything is
+"""Odd arguments of lists, waits and emissions of processes: accepted, or refused with a code before anything is
 written."""
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from perdure import Error, ProcessContext, Runtime, ToolError, process
 from perdure.codec import Json
 from perdure.errors import Code
 from perdure.services.files.search import line_matcher, path_filter
-from tests.scenarios.conftest import Plant
+from tests.scenarios.conftest import ProcessApp
 
 
 @process
 async def holds(ctx: ProcessContext) -> str:
-    return str(await ctx.signal("go"))
+    return str(await ctx.wait_for_signal("go"))
 
 
 @process
@@ -27,9 +27,9 @@ async def says_odd_things(ctx: ProcessContext) -> list[str]:
     given: tuple[Json, ...] = (5, None, b"x", ["x"], {"a": 1}, 0.5, "")
     asked: list[Callable[[Json], Awaitable[object]]] = [
         lambda odd: ctx.start(odd),
-        lambda odd: ctx.wait(odd, timeout="1ms"),
+        lambda odd: ctx.wait_for_process(odd, timeout="1ms"),
         lambda odd: ctx.emit(odd),
-        lambda odd: ctx.signal(odd, timeout="1ms"),
+        lambda odd: ctx.wait_for_signal(odd, timeout="1ms"),
         lambda odd: ctx.ask("a", "hello", session=odd) if odd is not None else ctx.ask("a", cast("str", odd)),
         lambda odd: ctx.triggers.emit(odd),
     ]
@@ -50,7 +50,7 @@ LISTS: list[Callable[[Runtime, object], Awaitable[object]]] = [
     lambda rt, limit: rt.processes.list("all", session="s", limit=limit),  # type: ignore[arg-type]
     lambda rt, limit: rt.schedules.list(limit=limit),  # type: ignore[arg-type]
     lambda rt, limit: rt.triggers.list(limit=limit),  # type: ignore[arg-type]
-    lambda rt, limit: rt.sessions(limit=limit),  # type: ignore[arg-type]
+    lambda rt, limit: rt.list_sessions(limit=limit),  # type: ignore[arg-type]
     lambda rt, limit: rt.approvals.list(limit=limit),  # type: ignore[arg-type]
 ]
 
@@ -61,29 +61,29 @@ async def refusal(asked: Awaitable[object]) -> Code | str:
     return caught.value.code
 
 
-async def test_a_page_has_a_number(plant: Plant) -> None:
-    rt = await plant.open(worker=False)
+async def test_a_page_has_a_number(process_app: ProcessApp) -> None:
+    rt = await process_app.open(worker=False)
     for ask in LISTS:
         for limit in (None, 0, -1, "5", 2.0, True, 10**30):
             assert await refusal(ask(rt, limit)) is Code.INVALID_ARGUMENT
         assert await ask(rt, 1) == ()
 
 
-async def test_there_are_two_lists_of_processes(plant: Plant) -> None:
-    rt = await plant.open(worker=False)
+async def test_there_are_two_lists_of_processes(process_app: ProcessApp) -> None:
+    rt = await process_app.open(worker=False)
     for mode in ("dead", "", None, 1):
         assert await refusal(rt.processes.list(mode)) is Code.INVALID_ARGUMENT  # type: ignore[arg-type]
 
 
-async def test_what_is_no_name_is_refused_with_a_code_and_its_process_ends(plant: Plant) -> None:
-    rt = await plant.open(says_odd_things)
+async def test_invalid_name_is_refused_with_a_code(process_app: ProcessApp) -> None:
+    rt = await process_app.open(says_odd_things)
     codes = await (await rt.start(says_odd_things)).result("40s")
     assert len(codes) == 42
     assert set(codes) <= {"invalid_id", "process_handle_invalid", "process_signal_invalid", "invalid_argument"}
 
 
-async def test_waits_take_durations_as_people_write_them(plant: Plant) -> None:
-    rt = await plant.open(holds)
+async def test_waits_take_durations_as_people_write_them(process_app: ProcessApp) -> None:
+    rt = await process_app.open(holds)
     started = await rt.start(holds, id="p")
     for within in ("20ms", "0.02s", 0.02):
         assert await refusal(started.wait(within)) is Code.RESULT_TIMEOUT
@@ -98,9 +98,9 @@ async def test_waits_take_durations_as_people_write_them(plant: Plant) -> None:
 
 
 @pytest.mark.parametrize("payload", [{1, 2}, {1: "x"}, [{"a": frozenset({1})}], {"a": {2: 1}}])
-async def test_what_is_emitted_has_one_form_in_json(plant: Plant, payload: Json) -> None:
+async def test_emitted_payload_without_unique_json_is_refused(process_app: ProcessApp, payload: Json) -> None:
     """Or the same thing said again after a crash would be another one."""
-    rt = await plant.open(worker=False)
+    rt = await process_app.open(worker=False)
     assert await refusal(rt.triggers.emit("a.b", payload, key="k")) is Code.INVALID_JSON
     assert await rt.triggers.list() == (), "nothing was written"
 

@@ -7,12 +7,15 @@ from collections.abc import Callable
 
 import pytest
 
-from perdure import Agent, Error, Fact, RetryPolicy, Runtime, ToolContext, ToolError, Tuning, tool
+from perdure import Agent, Error, RetryPolicy, Runtime, RuntimeOptions, ToolContext, ToolError, tool
+from perdure.events import RecordEvent
 from perdure.models.scripted import ScriptedModel, call, calls, say
+from perdure.runtime.internals import ref_of
+from perdure.runtime.sessions.results import wait_for
 from perdure.store.memory.store import MemoryStore
 from perdure.store.protocol import Store
 from perdure.testing.clock import ManualClock
-from perdure.testing.held import Gatekeeper
+from perdure.testing.gated_store import AppendGate
 from perdure.tools.decorator import AnyTool
 from perdure.vocab.effects import EffectKind
 from perdure.vocab.records import EffectStarted
@@ -50,9 +53,9 @@ def tools_of_each_class(ran: list[str]) -> list[AnyTool]:
     return [pure, idempotent, once]
 
 
-async def test_only_a_pure_call_is_dispatched_before_the_reply_that_names_it_is_durable(new_store: NewStore) -> None:
+async def test_only_pure_calls_start_before_their_reply_is_durable(new_store: NewStore) -> None:
     ran: list[str] = []
-    gate = Gatekeeper(lambda what: "effect_settled m1.1" in what)
+    gate = AppendGate(lambda what: "effect_settled m1.1" in what)
     model = ScriptedModel(calls(call("pure"), call("idempotent"), call("once")), say("ok"))
     agent = Agent("a", model=model, tools=tools_of_each_class(ran))
     async with Runtime(gate.guard(new_store()), agents=[agent]) as rt:
@@ -66,8 +69,8 @@ async def test_only_a_pure_call_is_dispatched_before_the_reply_that_names_it_is_
         assert sorted(ran) == ["idempotent", "once", "pure"]
 
 
-async def test_a_result_and_an_event_leave_only_when_everything_before_them_is_durable(new_store: NewStore) -> None:
-    gate = Gatekeeper(lambda what: "turn_ended" in what)
+async def test_result_and_event_are_published_after_their_records_commit(new_store: NewStore) -> None:
+    gate = AppendGate(lambda what: "turn_ended" in what)
     async with Runtime(gate.guard(new_store()), agents=[Agent("a", model=ScriptedModel(say("ok")))]) as rt:
         session = await rt.session("s", agent="a")
         sent = await session.send("go")
@@ -75,7 +78,7 @@ async def test_a_result_and_an_event_leave_only_when_everything_before_them_is_d
 
         async def watch() -> None:
             async for event in session.events():
-                if isinstance(event, Fact):
+                if isinstance(event, RecordEvent):
                     kinds.append(type(event.record).__name__)
 
         watching = asyncio.create_task(watch())
@@ -94,9 +97,9 @@ async def test_a_result_and_an_event_leave_only_when_everything_before_them_is_d
 async def test_a_queued_call_has_no_intent_before_its_predecessor_is_settled(new_store: NewStore) -> None:
     """Otherwise a crash would leave calls in doubt that never left."""
     ran: list[str] = []
-    gate = Gatekeeper(lambda what: "effect_settled c1.0.1" in what)
+    gate = AppendGate(lambda what: "effect_settled c1.0.1" in what)
 
-    @tool(concurrency_class="bank")
+    @tool(concurrency_group="bank")
     async def charge(n: int) -> None:
         """Charge."""
         ran.append(f"charge {n}")
@@ -108,7 +111,7 @@ async def test_a_queued_call_has_no_intent_before_its_predecessor_is_settled(new
         await gate.reached.wait()
         await a_while()
         assert ran == ["charge 1"], "the second intent is not durable yet"
-        started = [row.record.id for row in await session.rows() if isinstance(row.record, EffectStarted)]
+        started = [row.record.id for row in await session.journal() if isinstance(row.record, EffectStarted)]
         assert started == ["m1.1", "c1.0.1"]
         gate.release()
         await sent.result(timeout=10)
@@ -129,9 +132,9 @@ async def test_a_sleep_keeps_its_original_moment_through_a_restart() -> None:
         return "charged"
 
     agent = Agent("a", model=ScriptedModel(call("charge"), say("ok")), tools=[charge])
-    tuning = Tuning(clock=clock, drain_s=0.01)
+    tuning = RuntimeOptions(clock=clock, drain_s=0.01)
     asleep = asyncio.Event()
-    async with Runtime(store, agents=[agent], tuning=tuning) as rt:
+    async with Runtime(store, agents=[agent], options=tuning) as rt:
         session = await rt.session("s", agent="a")
         await session.send("go", key="k")
         async with asyncio.timeout(5):
@@ -142,8 +145,8 @@ async def test_a_sleep_keeps_its_original_moment_through_a_restart() -> None:
                     break
     assert asleep.is_set()
     clock.advance(3_000_000)
-    async with Runtime(store, agents=[agent], tuning=tuning) as rt:
-        sent = await rt.existing("s").send("go", key="k")
+    async with Runtime(store, agents=[agent], options=tuning) as rt:
+        sent = await rt.get_session("s").send("go", key="k")
         with pytest.raises(Error):
             await sent.result(timeout=0.3)
         assert attempts == [1]
@@ -152,13 +155,13 @@ async def test_a_sleep_keeps_its_original_moment_through_a_restart() -> None:
     assert attempts == [1, 2]
     sleeps = [
         row.record
-        for row in await store.read(session.stream)
+        for row in await store.read(ref_of(session).stream)
         if isinstance(row.record, EffectStarted) and row.record.kind is EffectKind.SLEEP
     ]
     assert len(sleeps) == 1
 
 
-async def test_a_pause_of_a_parked_session_wakes_it_without_anybody_asking(new_store: NewStore) -> None:
+async def test_backoff_timer_wakes_a_parked_session(new_store: NewStore) -> None:
     """The timer alone makes the session claimable again."""
 
     @tool(effect="idempotent", retries=RetryPolicy(kind="idempotent", max_attempts=2, base_delay_ms=400))
@@ -169,10 +172,10 @@ async def test_a_pause_of_a_parked_session_wakes_it_without_anybody_asking(new_s
         return "put"
 
     agent = Agent("a", model=ScriptedModel(call("put"), say("ok")), tools=[put])
-    async with Runtime(new_store(), agents=[agent], tuning=Tuning(drain_s=0.05)) as rt:
+    async with Runtime(new_store(), agents=[agent], options=RuntimeOptions(drain_s=0.05)) as rt:
         session = await rt.session("s", agent="a")
         sent = await session.send("go")
         await a_while()
     async with Runtime(new_store(), agents=[agent]) as rt:
-        result = await rt.existing("s").wait_for(sent.turn)
+        result = await wait_for(ref_of(rt.get_session("s")), sent.turn_id)
         assert result.status == "finished"

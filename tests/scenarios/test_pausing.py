@@ -5,39 +5,40 @@ from __future__ import annotations
 import asyncio
 import time
 
-from perdure import RetryPolicy, ToolContext, ToolError, Tuning, tool
+from perdure import RetryPolicy, RuntimeOptions, ToolContext, ToolError, tool
 from perdure.models.scripted import ScriptedModel, call, calls, say
+from perdure.runtime.internals import ref_of
 from perdure.runtime.sessions.session import Session
 from perdure.vocab.records import EffectStarted
-from tests.scenarios.conftest import Desk, until
+from tests.scenarios.conftest import App, until
 from tests.scenarios.verbs import Gate, texts
 
 
 async def stands(session: Session) -> bool:
-    """Whether nobody works on the session."""
-    info = await session.runtime.store.stream(session.stream)
+    """Return whether no worker works on the session."""
+    info = await ref_of(session).runtime.store.stream(ref_of(session).stream)
     return info is not None and info.owner is None and not info.active
 
 
 async def begun(session: Session) -> list[str]:
-    return [row.record.id for row in await session.rows() if isinstance(row.record, EffectStarted)]
+    return [row.record.id for row in await session.journal() if isinstance(row.record, EffectStarted)]
 
 
-async def test_a_paused_session_keeps_its_inputs_and_answers_them_when_it_is_resumed(desk: Desk) -> None:
-    rt = await desk.open(ScriptedModel(say("ok", exact=True)))
-    away = await desk.open(ScriptedModel(), worker=False)
+async def test_paused_session_answers_its_inputs_after_resume(app: App) -> None:
+    rt = await app.open(ScriptedModel(say("ok", exact=True)))
+    away = await app.open(ScriptedModel(), worker=False)
     session, there = await rt.session("s", agent="a"), await away.session("s", agent="a")
     await session.ask("hello")
     assert await there.pause(by="maria", reason="look first")
     assert not await session.pause(by="paul")
     sent = [await session.send("one"), await there.send("two"), await session.send("three", key="k")]
     await asyncio.sleep(0.4)  # a worker looks four times a second
-    assert [one.input for one in await session.queue()] == [one.input for one in sent]
+    assert [one.input for one in await session.queued_inputs()] == [one.input_id for one in sent]
     why = await session.why()
     assert why.status == "paused"
     assert "maria" in why.summary
     assert "look first" in why.summary
-    [info] = await rt.sessions()
+    [info] = await rt.list_sessions()
     assert info.paused is not None
     assert info.paused.by == "maria"
     assert await there.resume(by="maria")
@@ -46,9 +47,9 @@ async def test_a_paused_session_keeps_its_inputs_and_answers_them_when_it_is_res
     assert (await session.why()).status == "idle"
 
 
-async def test_a_running_turn_stops_behind_what_is_under_way_and_goes_on_from_there(desk: Desk) -> None:
+async def test_running_turn_pauses_after_its_calls_in_flight(app: App) -> None:
     gate = Gate()
-    rt = await desk.open(ScriptedModel(calls(call("pay"), call("last")), say("done", exact=True)), gate.pay, last)
+    rt = await app.open(ScriptedModel(calls(call("pay"), call("last")), say("done", exact=True)), gate.pay, last)
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     await gate.entered.wait()
@@ -63,15 +64,15 @@ async def test_a_running_turn_stops_behind_what_is_under_way_and_goes_on_from_th
     assert gate.world == ["pay ann"]
 
 
-@tool(serial=True)
+@tool(sequential=True)
 async def last() -> str:
     """Last."""
     return "done"
 
 
-async def test_pausing_and_resuming_before_anything_has_landed_changes_nothing(desk: Desk) -> None:
+async def test_pausing_and_resuming_before_anything_has_landed_changes_nothing(app: App) -> None:
     gate = Gate()
-    rt = await desk.open(ScriptedModel(call("pay"), say("done", exact=True)), gate.pay)
+    rt = await app.open(ScriptedModel(call("pay"), say("done", exact=True)), gate.pay)
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     await gate.entered.wait()
@@ -81,14 +82,14 @@ async def test_pausing_and_resuming_before_anything_has_landed_changes_nothing(d
     assert (await sent.result(10)).text == "done"
 
 
-async def test_what_is_waited_for_can_be_answered_meanwhile(desk: Desk) -> None:
+async def test_wait_is_resolved_during_a_pause(app: App) -> None:
     @tool(effect="resumable")
     async def ask(ctx: ToolContext) -> str:
         """Ask."""
-        return str(await ctx.event("answer"))
+        return str(await ctx.wait_for_event("answer"))
 
     for patience in (0.0, 30.0):
-        rt = await desk.open(ScriptedModel(call("ask"), say("done", exact=True)), ask, tuning=_patience(patience))
+        rt = await app.open(ScriptedModel(call("ask"), say("done", exact=True)), ask, tuning=_patience(patience))
         session = await rt.session(f"s{patience}", agent="a")
         sent = await session.send("go")
         await until(lambda: _waits(session))  # noqa: B023 - called at once
@@ -101,15 +102,15 @@ async def test_what_is_waited_for_can_be_answered_meanwhile(desk: Desk) -> None:
         assert (await sent.result(10)).text == "done"
 
 
-def _patience(seconds: float) -> Tuning:
-    return Tuning(patience_s=seconds)
+def _patience(seconds: float) -> RuntimeOptions:
+    return RuntimeOptions(idle_timeout_s=seconds)
 
 
 async def _waits(session: Session) -> bool:
     return "c1.0/event:answer" in await begun(session)
 
 
-async def test_a_due_time_stands_while_a_session_is_paused(desk: Desk) -> None:
+async def test_a_due_time_stands_while_a_session_is_paused(app: App) -> None:
     ran: list[int] = []
 
     @tool(effect="idempotent", retries=RetryPolicy(kind="idempotent", max_attempts=2, base_delay_ms=1500))
@@ -120,18 +121,18 @@ async def test_a_due_time_stands_while_a_session_is_paused(desk: Desk) -> None:
             raise ToolError("not now", retry_safe=True)
         return "fine"
 
-    rt = await desk.open(ScriptedModel(call("flaky"), say("done", exact=True)), flaky)
+    rt = await app.open(ScriptedModel(call("flaky"), say("done", exact=True)), flaky)
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     await until(lambda: _sleeps(session))
     await session.pause()
-    due = [row.record.due_at for row in await session.rows() if isinstance(row.record, EffectStarted)]
+    due = [row.record.due_at for row in await session.journal() if isinstance(row.record, EffectStarted)]
     await asyncio.sleep(max(at for at in due if at is not None) / 1000 - time.time() + 0.2)
     assert ran == [1]
     await session.resume()
     assert (await sent.result(10)).text == "done"
     assert ran == [1, 2]
-    after = [row.record.due_at for row in await session.rows() if isinstance(row.record, EffectStarted)]
+    after = [row.record.due_at for row in await session.journal() if isinstance(row.record, EffectStarted)]
     assert after[: len(due)] == due
 
 
@@ -139,9 +140,9 @@ async def _sleeps(session: Session) -> bool:
     return "c1.0.1.sleep" in await begun(session)
 
 
-async def test_a_cancelled_turn_of_a_paused_session_ends_when_it_is_resumed(desk: Desk) -> None:
+async def test_a_cancelled_turn_of_a_paused_session_ends_when_it_is_resumed(app: App) -> None:
     gate = Gate()
-    rt = await desk.open(ScriptedModel(call("look"), say("done")), gate.look)
+    rt = await app.open(ScriptedModel(call("look"), say("done")), gate.look)
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     await gate.entered.wait()
@@ -154,21 +155,21 @@ async def test_a_cancelled_turn_of_a_paused_session_ends_when_it_is_resumed(desk
     assert "m2.1" not in await begun(session)
 
 
-async def test_an_interruption_waits_for_the_resumption(desk: Desk) -> None:
-    rt = await desk.open(ScriptedModel(say("ok", exact=True)))
+async def test_an_interruption_waits_for_the_resumption(app: App) -> None:
+    rt = await app.open(ScriptedModel(say("ok", exact=True)))
     session = await rt.session("s", agent="a")
     await session.ask("hello")
     await session.pause()
     sent = await session.send("stop", mode="interrupt")
     await asyncio.sleep(0.3)
-    assert len(await session.queue()) == 1
+    assert len(await session.queued_inputs()) == 1
     await session.resume()
     assert (await sent.result(10)).text == "ok"
-    assert texts(await session.history())[-2:] == ["user: stop", "assistant: ok"]
+    assert texts(await session.messages())[-2:] == ["user: stop", "assistant: ok"]
 
 
-async def test_deleting_a_paused_session_deletes_it(desk: Desk) -> None:
-    rt = await desk.open(ScriptedModel(say("ok", exact=True)))
+async def test_deleting_a_paused_session_deletes_it(app: App) -> None:
+    rt = await app.open(ScriptedModel(say("ok", exact=True)))
     session = await rt.session("s", agent="a")
     await session.ask("hello")
     await session.pause()
@@ -176,8 +177,8 @@ async def test_deleting_a_paused_session_deletes_it(desk: Desk) -> None:
     assert await (await rt.session("s", agent="a")).ask("hello") == "ok"
 
 
-async def test_an_imported_session_is_not_paused(desk: Desk) -> None:
-    rt = await desk.open(ScriptedModel(say("ok", exact=True)))
+async def test_an_imported_session_is_not_paused(app: App) -> None:
+    rt = await app.open(ScriptedModel(say("ok", exact=True)))
     session = await rt.session("s", agent="a")
     await session.ask("hello")
     await session.pause()

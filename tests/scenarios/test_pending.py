@@ -1,21 +1,24 @@
-"""What a session waits for, told to whoever asks: kind, since when, until when, and who can bring it."""
+"""Open waits of a session: kind, start, deadline, and the party that can resolve them."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from perdure import Error, RetryPolicy, ToolContext, ToolError, Tuning, tool
+from perdure import Error, RetryPolicy, RuntimeOptions, ToolContext, ToolError, tool
 from perdure.errors import Code
 from perdure.ids import CallId
 from perdure.models.scripted import ScriptedModel, call, calls, say
+from perdure.runtime.internals import core_of
 from perdure.vocab.outcomes import PendingCompletion
-from tests.scenarios.conftest import Desk, until
+from tests.scenarios.conftest import App, until
 
 
-async def test_events_completions_and_sleeps_are_told_and_nothing_else(desk: Desk) -> None:
+async def test_events_completions_and_sleeps_are_told_and_nothing_else(app: App) -> None:
     @tool(effect="resumable")
     async def publish(ctx: ToolContext) -> str:
-        return str(await ctx.event("reviewed", timeout="2d"))
+        return str(await ctx.wait_for_event("reviewed", timeout="2d"))
 
     @tool(effect="idempotent")
     async def order(ctx: ToolContext) -> PendingCompletion:
@@ -27,9 +30,9 @@ async def test_events_completions_and_sleeps_are_told_and_nothing_else(desk: Des
         raise ToolError("not now", retry_safe=True)
 
     model = ScriptedModel(calls(call("publish"), call("order"), call("flaky")), say("done"))
-    rt = await desk.open(model, publish, order, flaky, tuning=Tuning(patience_s=0.0))
+    rt = await app.open(model, publish, order, flaky, tuning=RuntimeOptions(idle_timeout_s=0.0))
     session = await rt.session("s", agent="a")
-    before = rt.clock.wall_ms()
+    before = core_of(rt).clock.wall_ms()
     await session.send("go")
 
     async def three() -> bool:
@@ -54,13 +57,13 @@ async def test_events_completions_and_sleeps_are_told_and_nothing_else(desk: Des
     await until(none)
 
 
-async def test_why_says_until_when_and_who_as_well_while_it_is_paused(desk: Desk) -> None:
+async def test_why_of_a_paused_session_names_deadline_and_resolver(app: App) -> None:
     @tool
     async def order(ctx: ToolContext) -> PendingCompletion:
         await ctx.completion_key()
         return ctx.pending(deadline="2d")
 
-    rt = await desk.open(ScriptedModel(call("order"), say("done")), order, tuning=Tuning(patience_s=0.0))
+    rt = await app.open(ScriptedModel(call("order"), say("done")), order, tuning=RuntimeOptions(idle_timeout_s=0.0))
     session = await rt.session("s", agent="a")
     await session.send("go")
 
@@ -71,23 +74,23 @@ async def test_why_says_until_when_and_who_as_well_while_it_is_paused(desk: Desk
     (item,) = await session.pending()
     (told,) = (await session.why()).waiting
     assert item.until is not None
-    assert (told.what, told.until, told.who) == (item.what, item.until, "whoever has the key that was handed out")
+    assert (told.what, told.until, told.who) == (item.what, item.until, "the holder of the key that was handed out")
     await session.pause(by="ann")
     resume, told = (await session.why()).waiting
-    assert resume.what == "somebody to resume it"
-    assert (told.until, told.who) == (item.until, "whoever has the key that was handed out")
+    assert resume.what == "an operator to resume it"
+    assert (told.until, told.who) == (item.until, "the holder of the key that was handed out")
     await session.cancel()
     await session.resume()
 
 
-async def test_a_session_that_does_not_exist_has_no_answer(desk: Desk) -> None:
-    rt = await desk.open(ScriptedModel())
+async def test_a_session_that_does_not_exist_has_no_answer(app: App) -> None:
+    rt = await app.open(ScriptedModel())
     with pytest.raises(Error) as caught:
-        await rt.existing("nobody").pending()
+        await rt.get_session("nobody").pending()
     assert caught.value.code is Code.SESSION_UNKNOWN
 
 
-async def test_a_completion_key_needs_a_call_that_is_not_over(desk: Desk) -> None:
+async def test_a_completion_key_needs_a_call_that_is_not_over(app: App) -> None:
     kept: list[ToolContext] = []
     codes: list[str] = []
 
@@ -96,11 +99,11 @@ async def test_a_completion_key_needs_a_call_that_is_not_over(desk: Desk) -> Non
         """Ask for a key for nobody."""
         kept.append(ctx)
         with pytest.raises(Error) as refused:
-            await ctx.with_(call_id=CallId("")).completion_key()
+            await replace(ctx, call_id=CallId("")).completion_key()
         codes.append(refused.value.code)
         return "done"
 
-    rt = await desk.open(ScriptedModel(call("act"), say("done")), act)
+    rt = await app.open(ScriptedModel(call("act"), say("done")), act)
     await (await rt.session("s", agent="a")).ask("go")
     with pytest.raises(Error) as late:
         await kept[0].completion_key()

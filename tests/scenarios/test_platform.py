@@ -1,4 +1,4 @@
-"""What a tool reaches around its session: it opens others, speaks to them, waits for them and reads them."""
+"""The platform store of a tool: open other sessions, send to them, wait for them and read them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from contextlib import AbstractAsyncContextManager
 
 import pytest
 
-from perdure import Agent, Runtime, ToolContext, ToolError, tool
+from perdure import Agent, Runtime, ToolContext, ToolError, client_tool, tool
 from perdure.codec import Json
-from perdure.ids import CallId, SessionId, TurnId
+from perdure.compat.seeds import SeedToolContext
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.services.subagents import SpawnClaimed, SpawnPendingChild, SpawnRunning, SpawnSettled
+from perdure.testing import tool_context
 from perdure.tools.decorator import AnyTool
 from perdure.tools.services import IdleStatus
-from perdure.vocab.messages import Message, Text, ToolResult
+from perdure.vocab.messages import Message, Text, ToolResultPart
 from tests.scenarios.conftest import NewStore
 
 
@@ -24,7 +25,7 @@ def house(new_store: NewStore, work: AnyTool, **writers: ScriptedModel) -> Abstr
 
 
 def results(messages: tuple[Message, ...]) -> list[Json]:
-    return [part.output for message in messages for part in message.parts if isinstance(part, ToolResult)]
+    return [part.output for message in messages for part in message.parts if isinstance(part, ToolResultPart)]
 
 
 def texts(messages: tuple[Message, ...]) -> list[str]:
@@ -34,29 +35,29 @@ def texts(messages: tuple[Message, ...]) -> list[str]:
 async def asked(rt: Runtime) -> Json:
     session = await rt.session("s", agent="chief")
     await session.ask("go", timeout=30)
-    (result,) = results(await session.history())
+    (result,) = results(await session.messages())
     return result
 
 
 @tool(effect="idempotent")
 async def delegate(ctx: ToolContext) -> Json:
     """Have it written by somebody."""
-    platform = ctx.platform_store
-    made = await platform.create_session("writer", session_id="child", title="About tea")
-    again = await platform.create_session("writer", session_id="child")
-    await platform.send_message("child", "Write about tea", key=ctx.idempotency_key)
-    await platform.send_message("child", "Write about tea", key=ctx.idempotency_key)
-    status = await platform.wait_for_idle("child", 30)
-    said = await platform.get_messages("child")
-    last = await platform.get_messages("child", 1)
-    found = await platform.get_session_by_id("child")
+    child = ctx.sessions.get("child")
+    made = await ctx.sessions.create("writer", id="child", title="About tea")
+    again = await ctx.sessions.create("writer", id="child")
+    await child.send("Write about tea", key=ctx.idempotency_key)
+    await child.send("Write about tea", key=ctx.idempotency_key)
+    status = await child.wait_for_idle(30)
+    said = await child.messages()
+    last = await child.messages(1)
+    found = await child.info()
     return {
         "made": [made.id, made.agent, made.title, again.id],
         "status": status,
         "said": texts(said),
         "last": texts(last),
         "found": found is not None and found.title,
-        "missing": await platform.get_session_by_id("nobody") is None,
+        "missing": await ctx.sessions.get("nobody").info() is None,
     }
 
 
@@ -75,16 +76,15 @@ async def test_a_tool_opens_a_session_speaks_to_it_and_reads_its_answer(new_stor
 @tool(effect="idempotent")
 async def refused(ctx: ToolContext) -> Json:
     """Ask for what cannot be."""
-    platform = ctx.platform_store
-    told: list[str] = []
-    await platform.create_session("writer", session_id="child")
+    nowhere, told = ctx.sessions.get("nowhere"), list[str]()
+    await ctx.sessions.create("writer", id="child")
     for attempt in (
-        lambda: platform.create_session("nobody"),
-        lambda: platform.create_session("chief", session_id="child"),
-        lambda: platform.send_message("nowhere", "hello"),
-        lambda: platform.get_messages("nowhere"),
-        lambda: platform.wait_for_idle("nowhere"),
-        lambda: platform.wait_for_idle(ctx.session_id),
+        lambda: ctx.sessions.create("nobody"),
+        lambda: ctx.sessions.create("chief", id="child"),
+        lambda: nowhere.send("hello"),
+        lambda: nowhere.messages(),
+        lambda: nowhere.wait_for_idle(),
+        lambda: ctx.sessions.get(ctx.session_id).wait_for_idle(),
     ):
         try:
             await attempt()
@@ -93,7 +93,7 @@ async def refused(ctx: ToolContext) -> Json:
     return told
 
 
-async def test_what_cannot_be_done_is_told_with_its_code(new_store: NewStore) -> None:
+async def test_refused_operations_have_codes(new_store: NewStore) -> None:
     async with house(new_store, refused, writer=ScriptedModel(say("hi"))) as rt:
         assert await asked(rt) == [
             "agent_unknown",
@@ -118,20 +118,20 @@ async def test_waiting_tells_how_a_session_rests(
     @tool(effect="idempotent")
     async def waits(ctx: ToolContext) -> Json:
         """Wait for it."""
-        await ctx.platform_store.create_session("writer", session_id="child")
-        await ctx.platform_store.send_message("child", "Write", key="k")
-        return await ctx.platform_store.wait_for_idle("child", wait)
+        await ctx.sessions.create("writer", id="child")
+        await ctx.sessions.get("child").send("Write", key="k")
+        return await ctx.sessions.get("child").wait_for_idle(wait)
 
     async with house(new_store, waits, writer=model) as rt:
         assert await asked(rt) == status
-        await rt.existing("child").cancel()
+        await rt.get_session("child").cancel()
 
 
 async def test_a_paused_session_is_not_waited_for(new_store: NewStore) -> None:
     @tool(effect="idempotent")
     async def waits(ctx: ToolContext) -> Json:
         """Wait for it."""
-        return await ctx.platform_store.wait_for_idle("child", 30)
+        return await ctx.sessions.get("child").wait_for_idle(30)
 
     async with house(new_store, waits, writer=ScriptedModel(say("hi"))) as rt:
         child = await rt.session("child", agent="writer")
@@ -141,15 +141,34 @@ async def test_a_paused_session_is_not_waited_for(new_store: NewStore) -> None:
         assert await asked(rt) == "paused"
 
 
+async def test_session_with_a_client_side_call_has_the_status_of_the_seed(new_store: NewStore) -> None:
+    @tool(effect="idempotent")
+    async def waits(ctx: ToolContext) -> Json:
+        """Wait for it."""
+        await ctx.sessions.create("writer", id="child")
+        await ctx.sessions.get("child").send("Where am I?", key="k")
+        return await ctx.sessions.get("child").wait_for_idle(30)
+
+    where = client_tool("where_am_i", "Where the person is.", {"type": "object", "properties": {}})
+    chief = Agent("chief", model=ScriptedModel(call("waits"), say("done")), tools=[waits])
+    writer = Agent("writer", model=ScriptedModel(call("where_am_i"), say("here")), tools=[where])
+    async with Runtime(new_store(), agents=[chief, writer]) as rt:
+        assert await asked(rt) == "waiting_for_tool_results"
+        assert (await rt.get_session("child").why()).status == "waiting"
+        await rt.get_session("child").cancel()
+
+
 # --- starting a child in a way of one's own
 
 
 @tool(effect="idempotent")
 async def spawn(ctx: ToolContext) -> Json:
     """Start a session, once for this call: claim, register, settle."""
-    spawns, platform, told = ctx.subagent_spawn_store, ctx.platform_store, list[str]()
+    spawns, platform, told = ctx.services.subagent_spawn_store, ctx.services.platform_store, list[str]()
+    assert spawns is not None
+    assert platform is not None
     for token in ("one", "two", "three", "four"):
-        claim = await spawns.try_claim_spawn(ctx.session_id, ctx.tool_call_id, "writer", "Tea", token)
+        claim = await spawns.try_claim_spawn(ctx.session_id, ctx.call_id, "writer", "Tea", token)
         told.append(type(claim).__name__)
         match claim:
             case SpawnClaimed():
@@ -161,7 +180,7 @@ async def spawn(ctx: ToolContext) -> Json:
             case SpawnRunning(child_session_id=child_id, claim_token=held):
                 status = await platform.wait_for_idle(child_id, 30)
                 (answer,) = texts(await platform.get_messages(child_id, 1))
-                await spawns.settle_spawn(ctx.session_id, ctx.tool_call_id, held, status, answer)
+                await spawns.settle_spawn(ctx.session_id, ctx.call_id, held, status, answer)
             case SpawnSettled(child_session_id=child_id, terminal_status=status, terminal_result=answer):
                 told += [child_id, status, answer]
     return told
@@ -181,9 +200,7 @@ async def test_a_tool_claims_registers_and_settles_a_child_of_its_own(new_store:
 
 
 def test_a_context_without_them_says_so() -> None:
-    ctx: ToolContext[object] = ToolContext(
-        session_id=SessionId("s"), turn_id=TurnId("t"), call_id=CallId("c"), tool_name="x"
-    )  # fmt: skip
+    ctx = SeedToolContext(tool_context("x"))
     with pytest.raises(ToolError, match="Platform store not available"):
         _ = ctx.platform_store
     with pytest.raises(ToolError, match="Subagent spawn store not available"):

@@ -11,18 +11,18 @@ from perdure.codec import Json
 from perdure.vocab.outcomes import DurableStepOutcome
 from perdure.vocab.records import EffectSettled
 from perdure.vocab.registrations import ProcessFailure
-from tests.scenarios.conftest import Plant, until
+from tests.scenarios.conftest import ProcessApp, until
 from tests.scenarios.plants import HURRIED, marks, parked
 
 
-async def test_a_signal_that_a_loser_waited_for_goes_to_the_next_wait_on_a_later_entry(plant: Plant) -> None:
+async def test_signal_of_a_losing_branch_goes_to_the_next_wait(process_app: ProcessApp) -> None:
     @process
     async def races(ctx: ProcessContext) -> Json:
-        won = await ctx.first("race", a=ctx.signal("a"), b=ctx.signal("b"))
-        await ctx.event("go on")
-        return [*won, await ctx.signal("b")]
+        won = await ctx.race("race", a=ctx.wait_for_signal("a"), b=ctx.wait_for_signal("b"))
+        await ctx.wait_for_event("go on")
+        return [*won, await ctx.wait_for_signal("b")]
 
-    rt = await plant.open(races, tuning=HURRIED)
+    rt = await process_app.open(races, tuning=HURRIED)
     handle = await rt.start(races)
     await handle.signal("a", "A")
 
@@ -36,29 +36,27 @@ async def test_a_signal_that_a_loser_waited_for_goes_to_the_next_wait_on_a_later
     assert await handle.result(timeout=20) == ["a", "A", "B"]
 
 
-async def test_of_two_signals_that_are_there_the_first_takes_one(plant: Plant) -> None:
+async def test_of_two_signals_that_are_there_the_first_takes_one(process_app: ProcessApp) -> None:
     @process
     async def races(ctx: ProcessContext) -> Json:
-        await ctx.event("go")
-        won = await ctx.first("race", a=ctx.signal("a"), b=ctx.signal("b"))
-        return [*won, await ctx.signal("b")]
+        await ctx.wait_for_event("go")
+        won = await ctx.race("race", a=ctx.wait_for_signal("a"), b=ctx.wait_for_signal("b"))
+        return [*won, await ctx.wait_for_signal("b")]
 
-    rt = await plant.open(races, tuning=HURRIED)
+    rt = await process_app.open(races, tuning=HURRIED)
     handle = await rt.start(races)
     await handle.signal("b", "B")
     await handle.signal("a", "A")
     await handle.resolve("go")
     assert await handle.result(timeout=20) == ["a", "A", "B"]
-    settled = [row.record for row in await handle.rows() if isinstance(row.record, EffectSettled)]
+    settled = [row.record for row in await handle.journal() if isinstance(row.record, EffectSettled)]
     [race] = [one.outcome for one in settled if one.id == "p/first:race"]
     assert isinstance(race, DurableStepOutcome)
     assert race.value == {"winner": "a", "losers": {"b": "stopped"}}
 
 
 @pytest.mark.parametrize("kind", ["first", "gather"])
-async def test_what_was_stopped_begins_nothing_on_a_later_entry_and_has_cleaned_up_once(
-    plant: Plant, kind: str
-) -> None:
+async def test_stopped_branch_starts_nothing_on_reentry(process_app: ProcessApp, kind: str) -> None:
     ran: list[str] = []
 
     @process
@@ -74,17 +72,17 @@ async def test_what_was_stopped_begins_nothing_on_a_later_entry_and_has_cleaned_
                 await ctx.step("give back", lambda: ran.append("give back"))
 
         if kind == "first":
-            await ctx.first("race", slow=slow(), quick=ctx.signal("quick"))
+            await ctx.race("race", slow=slow(), quick=ctx.wait_for_signal("quick"))
         else:
             with pytest.raises(ToolError):
                 await ctx.gather(fails(), slow())
-        await ctx.event("go on")
+        await ctx.wait_for_event("go on")
         return "done"
 
-    client = await plant.open(worker=False)
+    client = await process_app.open(worker=False)
     handle = await client.start("races")
     await handle.signal("quick")
-    rt = await plant.open(races, tuning=HURRIED)
+    rt = await process_app.open(races, tuning=HURRIED)
 
     async def went_on() -> bool:
         return {">p/event:go on", "<p/step:give back"} <= set(await marks(handle))
@@ -98,7 +96,7 @@ async def test_what_was_stopped_begins_nothing_on_a_later_entry_and_has_cleaned_
     assert ">p/step:charge" not in await marks(handle)
 
 
-async def test_a_gather_that_does_not_fail_any_more_goes_on_with_all_of_it(plant: Plant) -> None:
+async def test_repaired_gather_continues_all_its_branches(process_app: ProcessApp) -> None:
     ran: list[str] = []
     repaired = False
 
@@ -108,7 +106,7 @@ async def test_a_gather_that_does_not_fail_any_more_goes_on_with_all_of_it(plant
     @process
     async def buys(ctx: ProcessContext) -> Json:
         async def other() -> str:
-            await ctx.event("word")
+            await ctx.wait_for_event("word")
             ran.append("other")
             return "other"
 
@@ -123,10 +121,10 @@ async def test_a_gather_that_does_not_fail_any_more_goes_on_with_all_of_it(plant
         try:
             return await ctx.gather(other(), fails())
         except ToolError:
-            await ctx.event("repair")
+            await ctx.wait_for_event("repair")
             return "not repaired"
 
-    rt = await plant.open(buys, tuning=HURRIED)
+    rt = await process_app.open(buys, tuning=HURRIED)
     handle = await rt.start(buys)
 
     async def failed() -> bool:
@@ -141,21 +139,21 @@ async def test_a_gather_that_does_not_fail_any_more_goes_on_with_all_of_it(plant
     assert ran == ["other"]
 
 
-async def test_a_process_may_wait_again_for_an_end_that_did_not_come_in_time(plant: Plant) -> None:
+async def test_process_waits_again_after_a_timed_out_wait(process_app: ProcessApp) -> None:
     @process
     async def child(ctx: ProcessContext) -> str:
-        await ctx.event("go")
+        await ctx.wait_for_event("go")
         return "done"
 
     @process
     async def parent(ctx: ProcessContext) -> Json:
         started = await ctx.start(child, id="c")
         try:
-            await ctx.wait(started, timeout="10ms")
+            await ctx.wait_for_process(started, timeout="10ms")
         except ToolError as problem:
-            return [problem.code, await ctx.wait(started)]
+            return [problem.code, await ctx.wait_for_process(started)]
 
-    rt = await plant.open(parent, child, tuning=HURRIED)
+    rt = await process_app.open(parent, child, tuning=HURRIED)
     handle = await rt.start(parent)
 
     async def waits_again() -> bool:
@@ -163,21 +161,21 @@ async def test_a_process_may_wait_again_for_an_end_that_did_not_come_in_time(pla
 
     await until(waits_again)
     await parked(rt, handle)
-    await rt.process("c").resolve("go")
+    await rt.get_process("c").resolve("go")
     assert await handle.result(timeout=20) == ["result_timeout", "done"]
 
 
-async def test_a_branch_that_wants_to_end_the_interpreter_ends_its_process(plant: Plant) -> None:
+async def test_a_branch_that_wants_to_end_the_interpreter_ends_its_process(process_app: ProcessApp) -> None:
     @process
     async def leaves(ctx: ProcessContext, how: str) -> None:
         async def leave() -> None:
             raise SystemExit(3)
 
         if how == "first":
-            await ctx.first("race", leave=leave(), never=ctx.signal("never"))
-        await ctx.gather(leave(), ctx.signal("never"))
+            await ctx.race("race", leave=leave(), never=ctx.wait_for_signal("never"))
+        await ctx.gather(leave(), ctx.wait_for_signal("never"))
 
-    rt = await plant.open(leaves, tuning=HURRIED)
+    rt = await process_app.open(leaves, tuning=HURRIED)
     for how in ("first", "gather"):
         ended = await (await rt.start(leaves, how)).wait(timeout=20)
         assert isinstance(ended, ProcessFailure)

@@ -1,18 +1,19 @@
-"""What a process function is given besides steps and waits: phases, its own chronology, what its host said."""
+"""The process context besides steps and waits: phases, its own timeline, host extensions."""
 
 from __future__ import annotations
 
 import msgspec
 import pytest
 
-from perdure import Error, ProcessContext, Tuning, process
+from perdure import Error, ProcessContext, RuntimeOptions, process
 from perdure.codec import Json
 from perdure.errors import Code
-from tests.scenarios.conftest import Plant, until
+from perdure.runtime.internals import core_of
+from tests.scenarios.conftest import ProcessApp, until
 
 
 class Audit(msgspec.Struct, frozen=True):
-    """What the host says to an extension."""
+    """Values of the host for an extension."""
 
     ticket: str
     level: int = 1
@@ -22,7 +23,7 @@ class Audit(msgspec.Struct, frozen=True):
 async def phased(ctx: ProcessContext) -> Json:
     with ctx.phase("fetch"):
         await ctx.step("get", lambda: 1)
-        await ctx.signal("go")
+        await ctx.wait_for_signal("go")
     for _ in range(2):
         with ctx.phase("write"):
             pass
@@ -32,30 +33,30 @@ async def phased(ctx: ProcessContext) -> Json:
     except ValueError:
         pass
     with ctx.phase("wait"):
-        await ctx.signal("end")
-    return [f"{moment.what} {moment.name}" for moment in await ctx.chronological_projection()]
+        await ctx.wait_for_signal("end")
+    return [f"{moment.what} {moment.name}" for moment in await ctx.timeline()]
 
 
-async def test_phases_stand_in_the_log_once_however_often_it_is_entered(plant: Plant) -> None:
-    rt = await plant.open(phased, tuning=Tuning(patience_s=0))
+async def test_phases_stand_in_the_log_once_however_often_it_is_entered(process_app: ProcessApp) -> None:
+    rt = await process_app.open(phased, tuning=RuntimeOptions(idle_timeout_s=0))
     handle = await rt.start(phased, id="p")
 
     async def waits_for(name: str) -> bool:
-        return any(wait.effect.startswith(f"p/signal:{name}") for wait in (await handle.record()).waiting)
+        return any(wait.effect.startswith(f"p/signal:{name}") for wait in (await handle.info()).waiting)
 
     await until(lambda: waits_for("go"), seconds=30)
-    (fetch,) = (await handle.record()).phases
+    (fetch,) = (await handle.info()).phases
     assert (fetch.name, fetch.until) == ("fetch", None)
     await handle.signal("go")
     await until(lambda: waits_for("end"), seconds=30)
-    phases = (await handle.record()).phases
+    phases = (await handle.info()).phases
     assert [one.name for one in phases] == ["fetch", "write", "write", "check", "wait"]
     assert [one.until is None for one in phases] == [False, False, False, False, True]
     assert all(one.until is None or one.until >= one.since for one in phases)
     await handle.signal("end")
     seen = await handle.result(timeout=30)
-    told = [f"{moment.what} {moment.name}" for moment in await handle.chronology()]
-    assert told[: len(seen)] == seen, "what it saw of itself is how it stands"
+    told = [f"{moment.what} {moment.name}" for moment in await handle.timeline()]
+    assert told[: len(seen)] == seen, "the process sees its own timeline"
     assert (told[0], told[-1]) == ("registered python:phased", "ended process.completed")
     assert [one for one in told if one.startswith(("phase", "signal"))] == [
         "phase fetch",
@@ -67,36 +68,36 @@ async def test_phases_stand_in_the_log_once_however_often_it_is_entered(plant: P
         "signal end",
         "phase wait",
     ]
-    seqs = [moment.seq for moment in await handle.chronology()]
+    seqs = [moment.seq for moment in await handle.timeline()]
     assert seqs == sorted(set(seqs))
 
 
-async def test_nobody_outside_says_in_which_phase_a_process_is(plant: Plant) -> None:
-    rt = await plant.open(phased)
+async def test_phase_event_is_refused_from_outside(process_app: ProcessApp) -> None:
+    rt = await process_app.open(phased)
     handle = await rt.start(phased, id="p")
     with pytest.raises(Error) as caught:
-        await handle.append("process.phase", {"phase": "x", "edge": "begun"}, replay="r")
+        await handle.append_event("process.phase", {"phase": "x", "edge": "begun"}, replay="r")
     assert caught.value.code is Code.PROCESS_EVENT_UNDECLARED
     await handle.cancel()
 
 
 @process
 async def child(ctx: ProcessContext) -> Json:
-    audit = await ctx.protocol_extension("audit", Audit)
+    audit = await ctx.extension("audit", Audit)
     return None if audit is None else [audit.ticket, audit.level]
 
 
 @process
 async def parent(ctx: ProcessContext) -> Json:
-    audit = await ctx.protocol_extension("audit", Audit)
-    other = await ctx.protocol_extension("audit", int)
-    absent = await ctx.protocol_extension("nothing", Audit)
-    inherited = await ctx.wait(await ctx.start(child))
+    audit = await ctx.extension("audit", Audit)
+    other = await ctx.extension("audit", int)
+    absent = await ctx.extension("nothing", Audit)
+    inherited = await ctx.wait_for_process(await ctx.start(child))
     return [None if audit is None else audit.ticket, other, absent, inherited]
 
 
-async def test_what_the_host_says_reaches_a_process_and_its_children_by_its_type(plant: Plant) -> None:
-    rt = await plant.open(parent, child)
+async def test_host_extensions_reach_a_process_and_its_children(process_app: ProcessApp) -> None:
+    rt = await process_app.open(parent, child)
     said = {"audit": {"ticket": "T-1", "level": 3}}
     told = await rt.start(parent, id="told", extensions=said)
     assert await told.result(timeout=30) == ["T-1", None, None, ["T-1", 3]]
@@ -105,11 +106,11 @@ async def test_what_the_host_says_reaches_a_process_and_its_children_by_its_type
     assert await (await rt.start(parent, id="told", extensions=said)).result() == ["T-1", None, None, ["T-1", 3]]
     with pytest.raises(Error) as caught:
         await rt.start(parent, id="told", extensions={"audit": {"ticket": "T-2"}})
-    assert caught.value.code is Code.PROCESS_CONFLICT, "what it was told is part of what it is"
+    assert caught.value.code is Code.PROCESS_CONFLICT, "extensions are part of the registration"
     with pytest.raises(Error) as caught:
         await rt.start(parent, id="bad", extensions={"audit": {1, 2}})
     assert caught.value.code is Code.INVALID_JSON
-    assert await rt.store.stream(rt.process("bad").stream) is None
+    assert await core_of(rt).store.stream(rt.get_process("bad").stream) is None
 
 
 @process
@@ -117,6 +118,6 @@ async def subscribes(ctx: ProcessContext) -> Json:
     return [ctx.triggers.registration_originator, ctx.triggers.registration_wake_target]
 
 
-async def test_triggers_of_a_process_belong_to_whom_the_process_belongs_to(plant: Plant) -> None:
-    rt = await plant.open(subscribes)
+async def test_triggers_of_a_process_have_the_owner_of_the_process(process_app: ProcessApp) -> None:
+    rt = await process_app.open(subscribes)
     assert await (await rt.start(subscribes)).result(timeout=30) == [None, None], "to the application itself"

@@ -8,20 +8,20 @@ from perdure import Code, Error, ProcessContext, process
 from perdure.vocab.registrations import (
     ProcessWasCancelled,
 )
-from tests.scenarios.conftest import Plant
+from tests.scenarios.conftest import ProcessApp
 from tests.scenarios.plants import HURRIED, parked
 
 
-async def test_processes_are_listed_filtered_validated_and_cancelled_together(plant: Plant) -> None:
+async def test_processes_are_listed_filtered_validated_and_cancelled_together(process_app: ProcessApp) -> None:
     @process
     async def waits(ctx: ProcessContext) -> None:
-        await ctx.event("never")
+        await ctx.wait_for_event("never")
 
     @process
     async def ends(ctx: ProcessContext) -> int:
         return 1
 
-    rt = await plant.open(waits, ends, tuning=HURRIED)
+    rt = await process_app.open(waits, ends, tuning=HURRIED)
     await (await rt.start(ends, id="e")).result(timeout=20)
     handles = [await rt.start(waits, id=f"w{n}") for n in range(3)]
     for handle in handles:

@@ -12,12 +12,12 @@ from perdure.vocab.records import ProcessEvent
 from perdure.vocab.registrations import (
     ProcessWasCancelled,
 )
-from tests.scenarios.conftest import Plant, until
+from tests.scenarios.conftest import ProcessApp, until
 from tests.scenarios.plants import HURRIED, marks, parked
 
 
 @pytest.mark.timeout(180)
-async def test_signals_are_kept_received_once_and_in_order_while_the_waiter_is_entered_again(plant: Plant) -> None:
+async def test_signals_are_received_once_and_in_order_despite_reentry(process_app: ProcessApp) -> None:
     entries = 0
 
     @process
@@ -28,23 +28,23 @@ async def test_signals_are_kept_received_once_and_in_order_while_the_waiter_is_e
         for i in range(n):
             if i % 10 == 5:
                 await ctx.sleep(f"pause {i}", "5ms")  # parks it, so that it is entered again in the middle of the burst
-            got.append(await ctx.signal("item", timeout="1h"))
+            got.append(await ctx.wait_for_signal("item", timeout="1h"))
         return got
 
-    rt = await plant.open(collect, tuning=HURRIED)
-    sender = await plant.open(worker=False)
+    rt = await process_app.open(collect, tuning=HURRIED)
+    sender = await process_app.open(worker=False)
     handle = await rt.start(collect, 100, id="p")
 
     async def send(who: int) -> None:
         for i in range(10):
-            await sender.process("p").signal("item", [who, i])
+            await sender.get_process("p").signal("item", [who, i])
             await asyncio.sleep(0)
 
     await asyncio.gather(*(send(who) for who in range(10)))
     got = await handle.result(timeout=150)
     came = [
         row.record.payload
-        for row in await handle.rows()
+        for row in await handle.journal()
         if isinstance(row.record, ProcessEvent) and row.kind == "process_event" and row.record.event == "signal.item"
     ]
     assert got == came
@@ -52,14 +52,14 @@ async def test_signals_are_kept_received_once_and_in_order_while_the_waiter_is_e
     assert entries > 5
 
 
-async def test_a_signal_before_its_wait_is_kept_and_the_same_one_twice_is_one(plant: Plant) -> None:
+async def test_early_signal_is_stored_and_its_repetition_ignored(process_app: ProcessApp) -> None:
     @process
     async def waits(ctx: ProcessContext) -> Json:
-        await ctx.event("go")
-        first = await ctx.signal("s")
-        return [first, await ctx.signal("s")]
+        await ctx.wait_for_event("go")
+        first = await ctx.wait_for_signal("s")
+        return [first, await ctx.wait_for_signal("s")]
 
-    rt = await plant.open(waits, tuning=HURRIED)
+    rt = await process_app.open(waits, tuning=HURRIED)
     handle = await rt.start(waits)
     await handle.signal("s", 1, id="one")
     await handle.signal("s", 1, id="one")
@@ -78,17 +78,17 @@ async def test_a_signal_before_its_wait_is_kept_and_the_same_one_twice_is_one(pl
         assert caught.value.code is Code.PROCESS_SIGNAL_INVALID
 
 
-async def test_a_wait_for_a_signal_that_ran_out_takes_none(plant: Plant) -> None:
+async def test_a_wait_for_a_signal_that_ran_out_takes_none(process_app: ProcessApp) -> None:
     @process
     async def impatient(ctx: ProcessContext) -> Json:
         code = ""
         try:
-            await ctx.signal("s", timeout="20ms")
+            await ctx.wait_for_signal("s", timeout="20ms")
         except ToolError as problem:
             code = problem.code
-        return [code, await ctx.signal("s")]
+        return [code, await ctx.wait_for_signal("s")]
 
-    rt = await plant.open(impatient, tuning=HURRIED)
+    rt = await process_app.open(impatient, tuning=HURRIED)
     handle = await rt.start(impatient)
 
     async def waits_again() -> bool:
@@ -102,7 +102,7 @@ async def test_a_wait_for_a_signal_that_ran_out_takes_none(plant: Plant) -> None
 # --- cancelling -------------------------------------------------------------------------------------------------
 
 
-async def test_a_cancelled_process_cleans_up_and_ends_as_cancelled(plant: Plant) -> None:
+async def test_a_cancelled_process_cleans_up_and_ends_as_cancelled(process_app: ProcessApp) -> None:
     ran: list[str] = []
 
     @process
@@ -113,7 +113,7 @@ async def test_a_cancelled_process_cleans_up_and_ends_as_cancelled(plant: Plant)
         finally:
             await ctx.step("give back", lambda: ran.append("give back"))
 
-    rt = await plant.open(long, tuning=HURRIED)
+    rt = await process_app.open(long, tuning=HURRIED)
     handle = await rt.start(long)
     await parked(rt, handle)
     assert await handle.cancel("not needed")
@@ -123,22 +123,22 @@ async def test_a_cancelled_process_cleans_up_and_ends_as_cancelled(plant: Plant)
     assert ran == ["take", "give back"]
 
 
-async def test_a_process_that_was_cancelled_before_it_began_never_begins(plant: Plant) -> None:
+async def test_a_process_that_was_cancelled_before_it_began_never_begins(process_app: ProcessApp) -> None:
     ran: list[str] = []
 
     @process
     async def long(ctx: ProcessContext) -> None:
         ran.append("entered")
 
-    client = await plant.open(worker=False)
+    client = await process_app.open(worker=False)
     handle = await client.start("long")
     await handle.cancel()
-    await plant.open(long)
+    await process_app.open(long)
     assert await handle.wait(timeout=20) == ProcessWasCancelled()
     assert ran == []
 
 
-async def test_a_running_step_is_not_interrupted_by_a_cancel(plant: Plant) -> None:
+async def test_a_running_step_is_not_interrupted_by_a_cancel(process_app: ProcessApp) -> None:
     begun, go_on, ran = asyncio.Event(), asyncio.Event(), list[str]()
 
     async def work() -> str:
@@ -153,7 +153,7 @@ async def test_a_running_step_is_not_interrupted_by_a_cancel(plant: Plant) -> No
         ran.append("between")
         await ctx.step("never", lambda: ran.append("never"))
 
-    rt = await plant.open(busy)
+    rt = await process_app.open(busy)
     handle = await rt.start(busy)
     await begun.wait()
     await handle.cancel()

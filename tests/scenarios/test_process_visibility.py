@@ -7,11 +7,12 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from perdure import Agent, ProcessContext, Runtime, ToolContext, ToolError, Tuning, process, tool
+from perdure import Agent, ProcessContext, Runtime, RuntimeOptions, ToolContext, ToolError, process, tool
 from perdure.codec import Json
 from perdure.errors import Code, Error
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.processes.visibility import OBSERVER_ADDED
+from perdure.runtime.internals import core_of, ref_of
 from perdure.runtime.processes.admin import CancelSource
 from perdure.runtime.processes.handle import ProcessHandle
 from perdure.runtime.processes.starting import register
@@ -19,15 +20,15 @@ from perdure.tools.toolbox import ToolSource
 from perdure.vocab.messages import Text
 from perdure.vocab.processes import SessionScope
 from perdure.vocab.records import EffectSettled, ProcessEvent
-from perdure.vocab.registrations import ExternalInput, ProcessWasCancelled, Provenance, Registration, Succeeded
+from perdure.vocab.registrations import ExternalInput, ProcessSucceeded, ProcessWasCancelled, Provenance, Registration
 from tests.scenarios.conftest import NewStore, until
 
-HURRIED = Tuning(patience_s=0)
+HURRIED = RuntimeOptions(idle_timeout_s=0)
 
 
 @process
 async def echo(ctx: ProcessContext, times: int) -> list[Json]:
-    return [await ctx.signal("say") for _ in range(times)]
+    return [await ctx.wait_for_signal("say") for _ in range(times)]
 
 
 class Shop:
@@ -40,7 +41,7 @@ class Shop:
     async def open(self, *tools: ToolSource, replies: tuple[object, ...] = ()) -> Runtime:
         model = ScriptedModel(*(replies or (call("act"), say("done"))))  # pyright: ignore[reportArgumentType]
         agents = [Agent("a", model=model, tools=tools), Agent("b", model=ScriptedModel(say("hi")))]
-        rt = Runtime(self.new_store(), agents=agents, processes=[echo], tuning=HURRIED)
+        rt = Runtime(self.new_store(), agents=agents, processes=[echo], options=HURRIED)
         return await self._stack.enter_async_context(rt)
 
 
@@ -79,11 +80,11 @@ def external(id: str, session: str = "") -> Registration:
 # --- edges ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_process_is_seen_by_who_started_it_and_by_those_it_was_given_to(shop: Shop) -> None:
+async def test_process_is_visible_to_its_starter_and_grantees(shop: Shop) -> None:
     rt = await shop.open()
     await opened(rt, "s", "t")
-    await register(rt, external("one", "s"))
-    await register(rt, external("two", "s"))
+    await register(core_of(rt), external("one", "s"))
+    await register(core_of(rt), external("two", "s"))
     assert (await ids(rt, "s"), await ids(rt, "t")) == (["two", "one"], [])
     await rt.processes.grant("one", session="t")
     assert (await ids(rt, "s"), await ids(rt, "t")) == (["two", "one"], ["one"])
@@ -91,10 +92,10 @@ async def test_a_process_is_seen_by_who_started_it_and_by_those_it_was_given_to(
     assert (await ids(rt, "s"), await ids(rt, "t"), await ids(rt, "t", frame="f")) == ([], ["one"], ["two", "one"])
     await rt.processes.revoke("one", session="t")
     assert await ids(rt, "t") == []
-    record = await rt.process("one").record()
+    record = await rt.get_process("one").info()
     assert record.observers == (SessionScope(session_id="t", frame_id="f"),)
     assert record.status == "registered"
-    await rt.process("one").complete(1)
+    await rt.get_process("one").complete(1)
     assert [one.handle.id for one in await rt.processes.list(session="t", frame="f")] == ["two"], "only the live one"
     assert await ids(rt, "t", frame="f") == ["two", "one"]
 
@@ -102,13 +103,13 @@ async def test_a_process_is_seen_by_who_started_it_and_by_those_it_was_given_to(
 async def test_a_deleted_session_takes_its_edges_and_ends_nothing(shop: Shop) -> None:
     rt = await shop.open()
     await opened(rt, "s", "s2", "t")
-    handle = await register(rt, external("one", "s"))
+    handle = await register(core_of(rt), external("one", "s"))
     await rt.processes.grant("one", session="s2")
     await rt.processes.grant("one", session="s", frame="f")
-    assert await rt.existing("s").delete()
+    assert await rt.get_session("s").delete()
     await opened(rt, "s")
     assert (await ids(rt, "s"), await ids(rt, "s", frame="f"), await ids(rt, "s2")) == ([], [], ["one"])
-    assert (await handle.record()).output is None
+    assert (await handle.info()).output is None
     assert await handle.complete("still there")
     assert [one.handle.id for one in await rt.processes.list("all")] == ["one"]
 
@@ -116,8 +117,8 @@ async def test_a_deleted_session_takes_its_edges_and_ends_nothing(shop: Shop) ->
 async def test_a_transfer_is_for_all_or_for_none(shop: Shop) -> None:
     rt = await shop.open()
     await opened(rt, "s", "t")
-    await register(rt, external("mine", "s"))
-    await register(rt, external("theirs", "t"))
+    await register(core_of(rt), external("mine", "s"))
+    await register(core_of(rt), external("theirs", "t"))
     assert await refused(rt.processes.transfer("mine", "theirs", session="s", to="t")) is Code.PROCESS_NOT_VISIBLE
     assert await refused(rt.processes.transfer("mine", "nobody", session="s", to="t")) is Code.PROCESS_NOT_VISIBLE
     assert await refused(rt.processes.transfer("mine", session="s", to="nowhere")) is Code.SESSION_UNKNOWN
@@ -127,25 +128,25 @@ async def test_a_transfer_is_for_all_or_for_none(shop: Shop) -> None:
     assert await refused(rt.processes.grant("mine", session=" ")) is Code.INVALID_ID
     assert await refused(rt.processes.validate("theirs", session="s")) is Code.PROCESS_NOT_VISIBLE
     assert (await ids(rt, "s"), await ids(rt, "t")) == (["mine"], ["theirs"])
-    assert len(await rt.process("mine").rows()) == 1, "nothing was written"
+    assert len(await rt.get_process("mine").journal()) == 1, "nothing was written"
     await rt.processes.transfer(session="nowhere", to="nowhere")  # nothing to transfer
     await rt.processes.transfer("mine", session="s", to="t")
     assert await ids(rt, "t") == ["theirs", "mine"]
 
 
-async def test_nobody_but_the_runtime_writes_an_edge(shop: Shop) -> None:
+async def test_visibility_events_are_refused_from_outside(shop: Shop) -> None:
     rt = await shop.open()
-    handle = await register(rt, external("one"))
+    handle = await register(core_of(rt), external("one"))
     for event in (OBSERVER_ADDED, "process.observer_removed", "process.steps_unused", "process.wake_discarded"):
-        assert await refused(handle.append(event, {}, replay="r")) is Code.PROCESS_EVENT_UNDECLARED
-    assert len(await handle.rows()) == 1
+        assert await refused(handle.append_event(event, {}, replay="r")) is Code.PROCESS_EVENT_UNDECLARED
+    assert len(await handle.journal()) == 1
 
 
-async def test_what_nobody_refers_to_is_asked_to_end_as_the_host_allows(shop: Shop) -> None:
+async def test_unreferenced_processes_are_cancelled_by_the_host_ability(shop: Shop) -> None:
     rt = await shop.open()
     await opened(rt, "s")
     for id in ("a", "b", "c"):
-        await register(rt, external(id, "s"))
+        await register(core_of(rt), external(id, "s"))
     asked: list[tuple[str, str, CancelSource]] = []
 
     class Careful:
@@ -156,7 +157,7 @@ async def test_what_nobody_refers_to_is_asked_to_end_as_the_host_allows(shop: Sh
     rt.processes.cancel_ability = Careful()
     assert await rt.processes.cancel_unreferenced("a", session="s", reason="tidy") == 1
     assert asked == [("c", "tidy", "host"), ("b", "tidy", "host")]
-    assert [(await rt.process(id).record()).cancel is not None for id in ("a", "b", "c")] == [False, True, False]
+    assert [(await rt.get_process(id).info()).cancel is not None for id in ("a", "b", "c")] == [False, True, False]
 
 
 # --- commands of tools ------------------------------------------------------------------------------------------
@@ -189,7 +190,7 @@ async def test_a_tool_starts_signals_and_awaits_what_it_started(shop: Shop) -> N
     rt = await shop.open(act)
     session = await rt.session("s", agent="a")
     assert (await session.ask("go")).startswith("done")
-    records = [row.record for row in await session.rows()]
+    records = [row.record for row in await session.journal()]
     parts = [
         one.id.partition("/process:")[2] for one in records if isinstance(one, EffectSettled) and "/process:" in one.id
     ]
@@ -199,7 +200,7 @@ async def test_a_tool_starts_signals_and_awaits_what_it_started(shop: Shop) -> N
         "process:list:session:s:live",
     ]
     assert [part.split(":")[1] for part in parts] == ["start", "list", "signal", "signal", "list", "list"]
-    assert one.output == Succeeded(value=["one", "two"])
+    assert one.output == ProcessSucceeded(value=["one", "two"])
     assert one.registration.provenance.originator == SessionScope(session_id="s")
     assert told == {
         "handle": {"__handle__": "process", "id": one.handle.id},
@@ -220,7 +221,7 @@ async def test_a_tool_that_is_entered_again_starts_and_signals_nothing_twice(sho
         entered.append(1)
         handle = await ctx.processes.start("echo", 2)
         await ctx.processes.signal(handle, "say", "before")
-        go = await ctx.event("go")
+        go = await ctx.wait_for_event("go")
         await ctx.processes.signal(handle, "say", go)
         return await ctx.processes.await_process(handle)
 
@@ -229,7 +230,7 @@ async def test_a_tool_that_is_entered_again_starts_and_signals_nothing_twice(sho
     sent = await session.send("go")
 
     async def is_parked() -> bool:
-        info = await rt.store.stream(session.stream)
+        info = await core_of(rt).store.stream(ref_of(session).stream)
         return info is not None and info.parked
 
     await until(is_parked)
@@ -237,8 +238,8 @@ async def test_a_tool_that_is_entered_again_starts_and_signals_nothing_twice(sho
     await sent.result(timeout=30)
     assert len(entered) >= 2
     [one] = await rt.processes.list("all")
-    assert one.output == Succeeded(value=["before", "after"])
-    said = [row.record for row in await one.handle.rows() if isinstance(row.record, ProcessEvent)]
+    assert one.output == ProcessSucceeded(value=["before", "after"])
+    said = [row.record for row in await one.handle.journal() if isinstance(row.record, ProcessEvent)]
     assert [event.payload for event in said if event.event == "signal.say"] == ["before", "after"]
 
 
@@ -260,7 +261,7 @@ async def test_an_attempt_that_runs_again_starts_and_signals_nothing_twice(shop:
     assert (await (await rt.session("s", agent="a")).ask("go")).startswith("done")
     assert len(attempts) == 2
     [one] = await rt.processes.list("all")
-    assert one.output == Succeeded(value=[1, 2])
+    assert one.output == ProcessSucceeded(value=[1, 2])
 
 
 async def test_a_tool_reaches_only_what_its_session_sees(shop: Shop) -> None:
@@ -297,8 +298,8 @@ async def test_a_tool_reaches_only_what_its_session_sees(shop: Shop) -> None:
 
     rt = await shop.open(act, replies=(call("act"), say("done")))
     await opened(rt, "t")
-    await register(rt, external("mine", "s"))
-    await register(rt, external("theirs", "t"))
+    await register(core_of(rt), external("mine", "s"))
+    await register(core_of(rt), external("theirs", "t"))
     assert (await (await rt.session("s", agent="a")).ask("go")).startswith("done")
     assert told == {
         **dict.fromkeys(["await", "signal", "cancel", "give", "complete", "validate", "nobody"], "process_not_visible"),
@@ -309,10 +310,10 @@ async def test_a_tool_reaches_only_what_its_session_sees(shop: Shop) -> None:
         "event": "process_signal_invalid",
     }
     assert {one.handle.id for one in await rt.processes.list("all")} == {"mine", "theirs"}, "nothing half registered"
-    assert [len(await rt.process(id).rows()) for id in ("mine", "theirs")] == [1, 1], "nothing was written"
+    assert [len(await rt.get_process(id).journal()) for id in ("mine", "theirs")] == [1, 1], "nothing was written"
 
 
-async def test_what_a_call_gave_away_it_may_still_await_and_others_may_not(shop: Shop) -> None:
+async def test_transferred_process_is_awaited_by_its_starting_call_only(shop: Shop) -> None:
     @tool
     async def act(ctx: ToolContext) -> str:
         """Start, give away, and go on with it."""
@@ -332,10 +333,10 @@ async def test_what_a_call_gave_away_it_may_still_await_and_others_may_not(shop:
     await opened(rt, "t")
     assert (await (await rt.session("s", agent="a")).ask("go")).startswith("done")
     [seen] = await rt.processes.list("all", session="t")
-    assert seen.output == Succeeded(value=["mine by birth"])
+    assert seen.output == ProcessSucceeded(value=["mine by birth"])
 
 
-async def test_a_tool_cancels_what_is_not_kept_and_the_host_is_told_who_asks(shop: Shop) -> None:
+async def test_tool_cancels_unretained_processes_with_source_tool(shop: Shop) -> None:
     asked: list[tuple[str, str, CancelSource]] = []
 
     class Watching:
@@ -356,8 +357,8 @@ async def test_a_tool_cancels_what_is_not_kept_and_the_host_is_told_who_asks(sho
     rt.processes.cancel_ability = Watching()
     assert (await (await rt.session("s", agent="a")).ask("go")).startswith("done")
     assert asked == [("lost", "requested by tool", "tool")]
-    assert await rt.process("lost").wait(timeout=20) == ProcessWasCancelled(reason="requested by tool")
-    assert (await rt.process("kept").record()).output is None
+    assert await rt.get_process("lost").wait(timeout=20) == ProcessWasCancelled(reason="requested by tool")
+    assert (await rt.get_process("kept").info()).output is None
     assert await ids(rt, "s") == []
 
 
@@ -374,7 +375,7 @@ async def test_the_end_of_what_a_tool_started_is_said_to_its_session(shop: Shop)
     await session.ask("go")
 
     async def told() -> list[str]:
-        said = [message for message in await session.history() if message.role == "user"]
+        said = [message for message in await session.messages() if message.role == "user"]
         return [part.text for message in said for part in message.parts if isinstance(part, Text)]
 
     async def heard() -> bool:
@@ -382,4 +383,4 @@ async def test_the_end_of_what_a_tool_started_is_said_to_its_session(shop: Shop)
 
     await until(heard, seconds=20)
     assert await told() == ["go", 'The process job has finished: {"rows":3}']
-    assert await refused(rt.process("job").complete({"rows": 4})) is Code.PROCESS_ALREADY_TERMINAL
+    assert await refused(rt.get_process("job").complete({"rows": 4})) is Code.PROCESS_ALREADY_TERMINAL

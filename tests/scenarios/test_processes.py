@@ -6,18 +6,19 @@ import asyncio
 
 import pytest
 
-from perdure import Code, Error, OutcomeUnknown, ProcessContext, Runtime, ToolError, Tuning, process
+from perdure import Code, Error, OutcomeUnknown, ProcessContext, Runtime, RuntimeOptions, ToolError, process
 from perdure.codec import Json
 from perdure.processes.record import fold_all
+from perdure.runtime.internals import core_of
 from perdure.vocab.registrations import (
     ProcessFailure,
-    Succeeded,
+    ProcessSucceeded,
 )
-from tests.scenarios.conftest import NewStore, Plant, until
+from tests.scenarios.conftest import NewStore, ProcessApp, until
 from tests.scenarios.plants import HURRIED, marks, parked
 
 
-async def test_a_process_runs_its_steps_once_and_returns(plant: Plant) -> None:
+async def test_a_process_runs_its_steps_once_and_returns(process_app: ProcessApp) -> None:
     ran: list[str] = []
 
     def fetch(day: str) -> list[str]:
@@ -30,17 +31,17 @@ async def test_a_process_runs_its_steps_once_and_returns(plant: Plant) -> None:
         await ctx.sleep("cooldown", "10ms")
         return "-".join(rows)
 
-    rt = await plant.open(nightly)
+    rt = await process_app.open(nightly)
     handle = await rt.start(nightly, "monday", id="n1")
     assert await handle.result(timeout=20) == "monday-x"
     assert ran == ["monday"]
     assert await marks(handle) == [">p/step:fetch", "<p/step:fetch", ">p/sleep:cooldown", "<p/sleep:cooldown"]
-    record = await handle.record()
+    record = await handle.info()
     assert record.status == "completed"
-    assert record.output == Succeeded(value="monday-x")
+    assert record.output == ProcessSucceeded(value="monday-x")
 
     async def given_back() -> bool:
-        info = await rt.store.stream(handle.stream)
+        info = await core_of(rt).store.stream(handle.stream)
         assert info is not None
         assert (info.kind, info.name, info.parked, info.waiting_inputs) == ("process", "n1", False, 0)
         return info.owner is None and not info.active
@@ -48,7 +49,7 @@ async def test_a_process_runs_its_steps_once_and_returns(plant: Plant) -> None:
     await until(given_back)
 
 
-async def test_the_same_start_again_is_the_same_process(plant: Plant) -> None:
+async def test_the_same_start_again_is_the_same_process(process_app: ProcessApp) -> None:
     ran: list[str] = []
 
     @process
@@ -56,7 +57,7 @@ async def test_the_same_start_again_is_the_same_process(plant: Plant) -> None:
         await ctx.step("say", lambda: ran.append(word))
         return word * times
 
-    rt = await plant.open(once)
+    rt = await process_app.open(once)
     first = await rt.start(once, "a", times=2, id="p")
     assert await first.result(timeout=20) == "aa"
     again = await rt.start("once", "a", times=2, id="p")
@@ -69,7 +70,7 @@ async def test_the_same_start_again_is_the_same_process(plant: Plant) -> None:
     assert ran == ["a"]
 
 
-async def test_another_definition_under_a_used_id_is_a_conflict(plant: Plant) -> None:
+async def test_another_definition_under_a_used_id_is_a_conflict(process_app: ProcessApp) -> None:
     @process
     async def one(ctx: ProcessContext) -> str:
         return "one"
@@ -78,7 +79,7 @@ async def test_another_definition_under_a_used_id_is_a_conflict(plant: Plant) ->
     async def two(ctx: ProcessContext) -> str:
         return "two"
 
-    rt = await plant.open(one, two)
+    rt = await process_app.open(one, two)
     await rt.start(one, id="p")
     with pytest.raises(Error) as caught:
         await rt.start(two, id="p")
@@ -94,10 +95,10 @@ async def test_an_id_that_cannot_be_is_refused_and_nothing_is_written(id: str, n
         with pytest.raises(Error) as caught:
             await rt.start(one, id=id)
         assert caught.value.code is Code.INVALID_ID
-        assert await rt.store.streams(tenant=rt.tenant, kind="process", limit=9) == ()
+        assert await core_of(rt).store.streams(tenant=rt.tenant, kind="process", limit=9) == ()
 
 
-async def test_what_cannot_be_a_process_or_be_started_is_refused(new_store: NewStore) -> None:
+async def test_invalid_process_definition_or_start_is_refused(new_store: NewStore) -> None:
     def plain(ctx: ProcessContext) -> None: ...
     async def nothing() -> None: ...
     async def odd(ctx: ProcessContext, n: int) -> None: ...
@@ -122,35 +123,35 @@ async def test_what_cannot_be_a_process_or_be_started_is_refused(new_store: NewS
             await rt.start("unheard_of")
         assert caught.value.code is Code.PROCESS_DEFINITION_UNKNOWN
         with pytest.raises(Error) as caught:
-            await rt.process("nobody").result(timeout=5)
+            await rt.get_process("nobody").result(timeout=5)
         assert caught.value.code is Code.PROCESS_UNKNOWN
 
 
-async def test_a_parked_process_goes_on_elsewhere_and_what_it_finished_is_not_run_again(plant: Plant) -> None:
+async def test_parked_process_resumes_elsewhere_without_repeating_steps(process_app: ProcessApp) -> None:
     ran: list[str] = []
 
     @process
     async def long(ctx: ProcessContext) -> Json:
         await ctx.step("first", lambda: ran.append("first"))
-        told = await ctx.event("go", timeout="1h")
+        told = await ctx.wait_for_event("go", timeout="1h")
         await ctx.step("second", lambda: ran.append("second"))
         return [told, str(ctx.deps)]
 
-    rt = await plant.open(long, tuning=HURRIED)
+    rt = await process_app.open(long, tuning=HURRIED)
     handle = await rt.start(long, id="p")
     await parked(rt, handle)
-    await plant.close(rt)
+    await process_app.close(rt)
     assert ran == ["first"]
 
-    rt = await plant.open(long, tuning=HURRIED)
-    handle = rt.process("p")
-    assert (await handle.record()).status == "waiting"
+    rt = await process_app.open(long, tuning=HURRIED)
+    handle = rt.get_process("p")
+    assert (await handle.info()).status == "waiting"
     await handle.resolve("go", {"n": 1})
     assert await handle.result(timeout=20) == [{"n": 1}, "the deps"]
     assert ran == ["first", "second"]
 
 
-async def test_a_worker_takes_only_processes_that_it_knows(plant: Plant) -> None:
+async def test_a_worker_takes_only_processes_that_it_knows(process_app: ProcessApp) -> None:
     @process
     async def known(ctx: ProcessContext) -> str:
         return "done"
@@ -159,21 +160,22 @@ async def test_a_worker_takes_only_processes_that_it_knows(plant: Plant) -> None
     async def other(ctx: ProcessContext) -> str:
         return "other"
 
-    client = await plant.open(worker=False)
+    client = await process_app.open(worker=False)
     waiting = await client.start("known", id="k")
-    elsewhere = await plant.open(other)
+    elsewhere = await process_app.open(other)
     assert await (await client.start("other", id="o")).result(timeout=20) == "other"
-    info = await client.store.stream(waiting.stream)
+    info = await core_of(client).store.stream(waiting.stream)
     assert info is not None
     assert info.owner is None
-    assert (await waiting.record()).status == "registered"
-    await plant.open(known)
+    assert (await waiting.info()).status == "registered"
+    await process_app.open(known)
     assert await waiting.result(timeout=20) == "done"
-    assert elsewhere.worker is not None
-    assert waiting.stream not in elsewhere.worker.serving.unknown_agents
+    worker = core_of(elsewhere).worker
+    assert worker is not None
+    assert waiting.stream not in worker.stream_pool.unknown_agents
 
 
-async def test_a_changed_function_resumes_by_step_names_and_says_what_it_does_not_use(plant: Plant) -> None:
+async def test_changed_function_resumes_by_step_names(process_app: ProcessApp) -> None:
     ran: list[str] = []
 
     def note(word: str) -> str:
@@ -185,31 +187,31 @@ async def test_a_changed_function_resumes_by_step_names_and_says_what_it_does_no
         a = await ctx.step("a", note, "a")
         b = await ctx.step("b", note, "b")
         await ctx.step("gone", note, "gone")
-        await ctx.event("go")
+        await ctx.wait_for_event("go")
         return [a, b]
 
-    rt = await plant.open(before, tuning=HURRIED)
+    rt = await process_app.open(before, tuning=HURRIED)
     handle = await rt.start(before, id="p")
     await parked(rt, handle)
-    await plant.close(rt)
+    await process_app.close(rt)
 
-    @process(name="new", formerly=["old"])
+    @process(name="new", aliases=["old"])
     async def after(ctx: ProcessContext) -> Json:
         b = await ctx.step("b", note, "b")
         a = await ctx.step("a", note, "a")
         c = await ctx.step("c", note, "c")
-        await ctx.event("go")
+        await ctx.wait_for_event("go")
         return [a, b, c]
 
-    rt = await plant.open(after, tuning=HURRIED)
-    handle = rt.process("p")
+    rt = await process_app.open(after, tuning=HURRIED)
+    handle = rt.get_process("p")
     await handle.resolve("go")
     assert await handle.result(timeout=20) == ["a", "b", "c"]
     assert ran == ["a", "b", "gone", "c"]
-    assert (await handle.record()).unused_steps == ("step:gone",)
+    assert (await handle.info()).unused_steps == ("step:gone",)
 
 
-async def test_how_a_process_fails_is_recorded_and_tells_no_internals(plant: Plant) -> None:
+async def test_how_a_process_fails_is_recorded_and_tells_no_internals(process_app: ProcessApp) -> None:
     @process
     async def declared(ctx: ProcessContext) -> None:
         raise ToolError("sold out", code="no_stock")
@@ -231,7 +233,7 @@ async def test_how_a_process_fails_is_recorded_and_tells_no_internals(plant: Pla
         await ctx.step("a", lambda: None)
         await ctx.step("a", lambda: None)
 
-    rt = await plant.open(declared, broken, panicked, unstorable, twice)
+    rt = await process_app.open(declared, broken, panicked, unstorable, twice)
     ended = {
         fn.name: await (await rt.start(fn)).wait(timeout=20) for fn in (declared, broken, panicked, unstorable, twice)
     }
@@ -249,7 +251,7 @@ async def test_how_a_process_fails_is_recorded_and_tells_no_internals(plant: Pla
     assert (caught.value.code, caught.value.details["reason"]) == (Code.PROCESS_FAILED, "no_stock")
 
 
-async def test_a_step_that_is_asked_for_something_else_ends_the_process(plant: Plant) -> None:
+async def test_a_step_that_is_asked_for_something_else_ends_the_process(process_app: ProcessApp) -> None:
     entries = 0
 
     @process
@@ -257,9 +259,9 @@ async def test_a_step_that_is_asked_for_something_else_ends_the_process(plant: P
         nonlocal entries
         entries += 1
         await ctx.step("a", str, entries)
-        await ctx.event("go")
+        await ctx.wait_for_event("go")
 
-    rt = await plant.open(wavering, tuning=HURRIED)
+    rt = await process_app.open(wavering, tuning=HURRIED)
     handle = await rt.start(wavering)
     await parked(rt, handle)
     await handle.resolve("go")
@@ -268,7 +270,7 @@ async def test_a_step_that_is_asked_for_something_else_ends_the_process(plant: P
     assert output.code == "replay_mismatch"
 
 
-async def test_recorded_values_and_maps_are_the_same_on_every_entry(plant: Plant) -> None:
+async def test_recorded_values_and_maps_are_the_same_on_every_entry(process_app: ProcessApp) -> None:
     seen: list[Json] = []
 
     @process
@@ -276,10 +278,10 @@ async def test_recorded_values_and_maps_are_the_same_on_every_entry(plant: Plant
         values = [ctx.now().isoformat(), str(ctx.uuid()), ctx.random()]
         doubled = await ctx.map("double", lambda n: n * 2, [1, 2, 3], key=str)
         seen.append(values)
-        await ctx.event("go")
+        await ctx.wait_for_event("go")
         return [values, doubled]
 
-    rt = await plant.open(draws, tuning=HURRIED)
+    rt = await process_app.open(draws, tuning=HURRIED)
     handle = await rt.start(draws)
     await parked(rt, handle)
     await handle.resolve("go")
@@ -288,22 +290,22 @@ async def test_recorded_values_and_maps_are_the_same_on_every_entry(plant: Plant
     assert seen == [values, values]
 
 
-async def test_the_record_is_a_fold_of_the_log(plant: Plant) -> None:
+async def test_the_record_is_a_fold_of_the_log(process_app: ProcessApp) -> None:
     @process
     async def simple(ctx: ProcessContext) -> int:
-        await ctx.signal("s")
+        await ctx.wait_for_signal("s")
         return 1
 
-    rt = await plant.open(simple, tuning=HURRIED)
+    rt = await process_app.open(simple, tuning=HURRIED)
     handle = await rt.start(simple, id="p")
     await handle.signal("s")
     await handle.result(timeout=20)
-    rows = await handle.rows()
+    rows = await handle.journal()
     assert [row.seq for row in rows] == list(range(1, len(rows) + 1))
-    assert fold_all(rows) == await handle.record()
+    assert fold_all(rows) == await handle.info()
 
 
-async def test_an_undecided_once_step_is_told_and_not_run_again(plant: Plant) -> None:
+async def test_an_undecided_once_step_is_told_and_not_run_again(process_app: ProcessApp) -> None:
     ran: list[str] = []
     begun = asyncio.Event()
 
@@ -320,10 +322,10 @@ async def test_an_undecided_once_step_is_told_and_not_run_again(plant: Plant) ->
             return "unknown"
         return "charged"
 
-    rt = await plant.open(pays, tuning=Tuning(drain_s=0.0))
+    rt = await process_app.open(pays, tuning=RuntimeOptions(drain_s=0.0))
     await rt.start(pays, id="p")
     await begun.wait()
-    await plant.close(rt)
-    rt = await plant.open(pays)
-    assert await rt.process("p").result(timeout=20) == "unknown"
+    await process_app.close(rt)
+    rt = await process_app.open(pays)
+    assert await rt.get_process("p").result(timeout=20) == "unknown"
     assert ran == ["charge"]

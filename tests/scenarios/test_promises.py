@@ -1,4 +1,4 @@
-"""Promises for the outside: who may answer, and what a late, forged, foreign or revoked key is told."""
+"""External promises: access, and the replies to late, forged, foreign and revoked keys."""
 
 from __future__ import annotations
 
@@ -14,28 +14,30 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from perdure import Agent, Code, Error, Runtime, ToolContext, Tuning, tool
+from perdure import Agent, Code, Error, Runtime, RuntimeOptions, ToolContext, tool
 from perdure.codec import Json
 from perdure.effects.promises import signed_key, unsigned_key
 from perdure.ids import PromiseId
 from perdure.models.scripted import ScriptedModel, call, calls, say
+from perdure.runtime.core import RuntimeCore
+from perdure.runtime.internals import core_of, ref_of
 from perdure.runtime.sessions.session import Session
 from perdure.store.shapes import Accepted, AlreadyResolved
 from perdure.tools.decorator import AnyTool
-from perdure.tools.endings import EventTimedOut
+from perdure.tools.step_outcomes import EventTimedOut
 from perdure.vocab.outcomes import PendingCompletion
-from perdure.vocab.promises import AwaitEventKey, Cancelled, Custom, Err, Ok, TimedOut, ToolCompletion
-from tests.scenarios.conftest import Desk, NewStore, until
+from perdure.vocab.promises import Cancelled, Custom, EventKey, Failure, Ok, TimedOut, ToolCompletion
+from tests.scenarios.conftest import App, NewStore, until
 from tests.scenarios.test_bodies import HURRIED, outputs, parked, recorded, status
 
 REFUSED = (
     "nothing waits under this key",
-    "it is unknown, revoked, or not one of this store's",
+    "the key is unknown, revoked, or of another store",
     "use the key exactly as it was handed out, on the store that made it",
 )
 
 
-def ordering(keys: list[AwaitEventKey], on_cancel: str = "cancel_external_work") -> AnyTool:
+def ordering(keys: list[EventKey], on_cancel: str = "cancel_external_work") -> AnyTool:
     @tool
     async def order(ctx: ToolContext) -> PendingCompletion:
         """Order."""
@@ -45,8 +47,8 @@ def ordering(keys: list[AwaitEventKey], on_cancel: str = "cancel_external_work")
     return order
 
 
-async def ordered(desk: Desk, keys: list[AwaitEventKey], on_cancel: str = "cancel_external_work") -> Session:
-    rt = await desk.open(ScriptedModel(call("order"), say("ok")), ordering(keys, on_cancel), tuning=HURRIED)
+async def ordered(app: App, keys: list[EventKey], on_cancel: str = "cancel_external_work") -> Session:
+    rt = await app.open(ScriptedModel(call("order"), say("ok")), ordering(keys, on_cancel), tuning=HURRIED)
     session = await rt.session("s", agent="a")
     await session.send("go")
     await parked(rt, session)
@@ -58,10 +60,10 @@ def told(problem: Error) -> tuple[object, ...]:
     return (problem.code, problem.message, problem.because, problem.hint, problem.details)
 
 
-ONE_ANSWER: tuple[object, ...] = (Code.AWAIT_EVENT_UNKNOWN_OR_REVOKED, *REFUSED, {})
+ONE_ANSWER: tuple[object, ...] = (Code.EVENT_KEY_INVALID, *REFUSED, {})
 
 
-async def refused(rt: Runtime, key: object) -> None:
+async def refused(rt: Runtime | RuntimeCore, key: object) -> None:
     for ask in (rt.resolve(key, 0), rt.peek(key)):  # pyright: ignore[reportArgumentType] - whatever a caller gives
         with pytest.raises(Error) as caught:
             await ask
@@ -76,49 +78,49 @@ async def refused(rt: Runtime, key: object) -> None:
     [
         ({"value": {"n": 1}}, Ok(value={"n": 1}), {"n": 1}),
         (
-            {"error": Err(code="sold_out", message="none left")},
-            Err(code="sold_out", message="none left"),
+            {"error": Failure(code="sold_out", message="none left")},
+            Failure(code="sold_out", message="none left"),
             {"error": "none left", "code": "sold_out"},
         ),
         ({"cancel": True}, Cancelled(), None),
     ],
 )
 async def test_every_later_answer_gets_the_first(
-    desk: Desk, given: dict[str, object], first: object, output: object
+    app: App, given: dict[str, object], first: object, output: object
 ) -> None:
-    keys: list[AwaitEventKey] = []
-    session = await ordered(desk, keys)
-    rt = session.runtime
+    keys: list[EventKey] = []
+    session = await ordered(app, keys)
+    rt = ref_of(session).runtime
     assert await rt.peek(keys[0]) is None
     assert await rt.resolve(keys[0], **given) == Accepted()  # pyright: ignore[reportArgumentType] - one of three
-    for late in ({"value": 9}, {"error": Err(code="x", message="y")}, {"cancel": True}):
+    for late in ({"value": 9}, {"error": Failure(code="x", message="y")}, {"cancel": True}):
         assert await rt.resolve(keys[0].text, **late) == AlreadyResolved(first)  # pyright: ignore[reportArgumentType]
     assert await rt.peek(keys[0]) == first
     await status(session, "idle")
-    [result] = outputs(await session.history())
+    [result] = outputs(await session.messages())
     assert result == output if output is not None else result["code"] == "tool_completion_cancelled"
 
 
-async def test_two_answers_at_once_and_a_failure_without_a_code_are_refused(desk: Desk) -> None:
-    keys: list[AwaitEventKey] = []
-    rt = (await ordered(desk, keys)).runtime
-    wrong = Err(code="x", message="y")
-    with pytest.raises(Error, match="a wait has one answer"):
+async def test_two_answers_at_once_and_a_failure_without_a_code_are_refused(app: App) -> None:
+    keys: list[EventKey] = []
+    rt = ref_of(await ordered(app, keys)).runtime
+    wrong = Failure(code="x", message="y")
+    with pytest.raises(Error, match="mutually exclusive"):
         await rt.resolve(keys[0], 1, error=wrong)
-    with pytest.raises(Error, match="a wait has one answer"):
+    with pytest.raises(Error, match="mutually exclusive"):
         await rt.resolve(keys[0], error=wrong, cancel=True)
     with pytest.raises(Error, match="a failure needs a code"):
-        await rt.resolve(keys[0], error=Err(code=" ", message="y"))
+        await rt.resolve(keys[0], error=Failure(code=" ", message="y"))
     assert await rt.peek(keys[0]) is None
 
 
-# --- who may answer ---------------------------------------------------------------------------------------------
+# --- access to keys ---------------------------------------------------------------------------------------------
 
 
-async def test_revoked_foreign_deleted_and_forged_keys_are_one_refusal(desk: Desk, new_store: NewStore) -> None:
-    keys: list[AwaitEventKey] = []
-    session = await ordered(desk, keys)
-    rt, key = session.runtime, keys[0]
+async def test_revoked_foreign_deleted_and_forged_keys_are_one_refusal(app: App, new_store: NewStore) -> None:
+    keys: list[EventKey] = []
+    session = await ordered(app, keys)
+    rt, key = ref_of(session).runtime, keys[0]
     async with Runtime(new_store(), tenant="other", worker=False) as other:
         await refused(other, key)
     elsewhere = signed_key(b"x" * 32, key.scope, key.wait)
@@ -130,27 +132,27 @@ async def test_revoked_foreign_deleted_and_forged_keys_are_one_refusal(desk: Des
     await refused(rt, key)
     await refused(rt, key.text)
     await status(session, "idle")
-    [result] = outputs(await session.history())
+    [result] = outputs(await session.messages())
     assert result["code"] == "tool_completion_cancelled"
 
 
-async def test_later_turns_have_keys_of_their_own_after_a_revocation(desk: Desk) -> None:
-    keys: list[AwaitEventKey] = []
-    session = await ordered(desk, keys)
+async def test_later_turns_have_keys_of_their_own_after_a_revocation(app: App) -> None:
+    keys: list[EventKey] = []
+    session = await ordered(app, keys)
     await session.revoke_keys()
     await status(session, "idle")
     sent = await session.send("again")
-    await parked(session.runtime, session)
-    await refused(session.runtime, keys[0])
-    assert await session.runtime.resolve(keys[1], "there") == Accepted()
+    await parked(ref_of(session).runtime, session)
+    await refused(ref_of(session).runtime, keys[0])
+    assert await ref_of(session).runtime.resolve(keys[1], "there") == Accepted()
     await sent.result(5)
-    assert outputs(await session.history())[-1] == "there"
+    assert outputs(await session.messages())[-1] == "there"
 
 
-async def test_deleting_a_session_revokes_its_keys_also_for_its_namesake(desk: Desk) -> None:
-    keys: list[AwaitEventKey] = []
-    session = await ordered(desk, keys)
-    rt = session.runtime
+async def test_deleting_a_session_revokes_its_keys_also_for_its_namesake(app: App) -> None:
+    keys: list[EventKey] = []
+    session = await ordered(app, keys)
+    rt = ref_of(session).runtime
     assert await session.delete()
     await refused(rt, keys[0])
     again = await rt.session("s", agent="a")
@@ -160,40 +162,38 @@ async def test_deleting_a_session_revokes_its_keys_also_for_its_namesake(desk: D
     assert await rt.resolve(keys[1], 1) == Accepted()
 
 
-async def test_waits_of_a_session_can_be_cancelled_and_it_goes_on(desk: Desk) -> None:
-    keys: list[AwaitEventKey] = []
-    session = await ordered(desk, keys)
+async def test_waits_of_a_session_can_be_cancelled_and_it_goes_on(app: App) -> None:
+    keys: list[EventKey] = []
+    session = await ordered(app, keys)
     assert await session.cancel_waits() == 1
     assert await session.cancel_waits() == 0
     await status(session, "idle")
-    assert await session.runtime.resolve(keys[0], 1) == AlreadyResolved(Cancelled())
-    [result] = outputs(await session.history())
+    assert await ref_of(session).runtime.resolve(keys[0], 1) == AlreadyResolved(Cancelled())
+    [result] = outputs(await session.messages())
     assert result["code"] == "tool_completion_cancelled"
 
 
 @pytest.mark.parametrize(("policy", "seen"), [("cancel_external_work", Cancelled()), ("ignore", None)])
-async def test_who_works_on_a_cancelled_call_can_see_it_unless_the_tool_says_ignore(
-    desk: Desk, policy: str, seen: object
-) -> None:
-    keys: list[AwaitEventKey] = []
-    session = await ordered(desk, keys, policy)
-    store = session.runtime.store
+async def test_cancelled_call_resolves_its_promise_unless_policy_is_ignore(app: App, policy: str, seen: object) -> None:
+    keys: list[EventKey] = []
+    session = await ordered(app, keys, policy)
+    store = ref_of(session).runtime.store
     await session.cancel()
     await status(session, "idle")
     state = await store.peek(keys[0].key_id)
     assert (state.resolution if state else None) == seen
-    assert await session.runtime.resolve(keys[0], 1) == AlreadyResolved(Cancelled())
+    assert await ref_of(session).runtime.resolve(keys[0], 1) == AlreadyResolved(Cancelled())
 
 
-async def test_the_keys_of_a_turn_cancel_it_and_tell_its_end(desk: Desk) -> None:
-    keys: list[AwaitEventKey] = []
-    rt = await desk.open(ScriptedModel(call("order"), say("ok")), ordering(keys), tuning=HURRIED)
+async def test_the_keys_of_a_turn_cancel_it_and_tell_its_end(app: App) -> None:
+    keys: list[EventKey] = []
+    rt = await app.open(ScriptedModel(call("order"), say("ok")), ordering(keys), tuning=HURRIED)
     session = await rt.session("s", agent="a")
     first, second = await session.send("go"), await session.send("next in line")
     await parked(rt, session)
-    gate, end = await second.cancel_key(), await second.terminal_key()
+    gate, end = await second.cancel_key(), await second.result_key()
     assert (await rt.peek(gate), await rt.peek(end)) == (None, None)
-    with pytest.raises(Error, match="told by the turn alone"):
+    with pytest.raises(Error, match="a terminal key cannot resolve a turn"):
         await rt.resolve(end, 1)
     assert await rt.resolve(gate.text, "no longer needed") == Accepted()
     assert await rt.resolve(gate, cancel=True) == AlreadyResolved(Cancelled())
@@ -202,23 +202,23 @@ async def test_the_keys_of_a_turn_cancel_it_and_tell_its_end(desk: Desk) -> None
     result = await second.result(5)
     assert (result.reason, result.message) == ("cancelled", "no longer needed")
     assert await rt.peek(end) == Cancelled()
-    assert await rt.peek(await first.terminal_key()) == Ok(value={"status": "finished"})
+    assert await rt.peek(await first.result_key()) == Ok(value={"status": "finished"})
     assert await rt.resolve(await first.cancel_key()) == AlreadyResolved(Ok(value={"status": "finished"}))
 
 
-async def test_a_cancel_that_comes_while_the_turn_is_being_parked_is_not_lost(desk: Desk) -> None:
+async def test_cancel_during_parking_is_not_lost(app: App) -> None:
     unwinding = asyncio.Event()
 
     @tool(effect="resumable")
     async def ask(ctx: ToolContext) -> object:
         """Ask."""
         try:
-            return await ctx.event("answer")
+            return await ctx.wait_for_event("answer")
         finally:
             unwinding.set()
             await asyncio.sleep(0.08)
 
-    rt = await desk.open(ScriptedModel(call("ask"), say("ok")), ask, tuning=HURRIED)
+    rt = await app.open(ScriptedModel(call("ask"), say("ok")), ask, tuning=HURRIED)
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     await unwinding.wait()
@@ -244,9 +244,10 @@ hostile = st.one_of(
 )
 
 
-async def worthless(rt: Runtime, keys: list[AwaitEventKey]) -> list[AwaitEventKey]:
+async def worthless(rt: Runtime | RuntimeCore, keys: list[EventKey]) -> list[EventKey]:
     """Keys that were good once, or are so elsewhere: of a revoked turn, a deleted session, another tenant and store."""
-    key, found = keys[0], list[AwaitEventKey]()
+    core = rt if isinstance(rt, RuntimeCore) else core_of(rt)
+    key, found = keys[0], list[EventKey]()
     for name, end in {"revoked": Session.revoke_keys, "deleted": Session.delete}.items():
         session = await rt.session(name, agent="a")
         cancel = await (await session.send("go")).cancel_key()
@@ -255,15 +256,15 @@ async def worthless(rt: Runtime, keys: list[AwaitEventKey]) -> list[AwaitEventKe
             assert await rt.peek(good) is None
             found.append(good)
         await end(session)
-    secret = await rt.secrets.get("promises")
+    secret = await core.secrets.get("promises")
     tenant = key.scope.replace("default", "other", 1)
     return [*found, signed_key(secret, tenant, key.wait), signed_key(b"x" * 32, key.scope, key.wait)]
 
 
-async def test_nothing_but_the_key_itself_is_ever_accepted(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
-    keys: list[AwaitEventKey] = []
-    session = await ordered(desk, keys)
-    rt, key = session.runtime, keys[0]
+async def test_nothing_but_the_key_itself_is_ever_accepted(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    keys: list[EventKey] = []
+    session = await ordered(app, keys)
+    rt, key = ref_of(session).runtime, keys[0]
     text = key.text
     others = await worthless(rt, keys)
     loop = asyncio.get_running_loop()
@@ -278,7 +279,7 @@ async def test_nothing_but_the_key_itself_is_ever_accepted(desk: Desk, caplog: p
         st.text(max_size=80),
         st.sampled_from(others),
     )
-    def attack(junk: str, at: int, char: str, cut: int, field: str, other: AwaitEventKey) -> None:
+    def attack(junk: str, at: int, char: str, cut: int, field: str, other: EventKey) -> None:
         tried.extend(
             (
                 other,
@@ -321,7 +322,7 @@ def test_there_is_one_spelling_of_a_key() -> None:
     spaced = urlsafe_b64encode(raw.replace(b'":"', b'": "', 1)).decode().rstrip("=")
     more = urlsafe_b64encode(raw[:-1] + b',"x":1}').decode().rstrip("=")
     deep = urlsafe_b64encode(raw[:-1] + b',"x":' + b"[" * 900 + b"]" * 900 + b"}").decode().rstrip("=")
-    assert AwaitEventKey.parse(key.text) == key
+    assert EventKey.parse(key.text) == key
     for other in (
         spaced,
         more,
@@ -332,7 +333,7 @@ def test_there_is_one_spelling_of_a_key() -> None:
         key.text[:9] + "!" + key.text[9:],
     ):
         with pytest.raises(Error) as caught:
-            AwaitEventKey.parse(other)
+            EventKey.parse(other)
         assert told(caught.value) == ONE_ANSWER
 
 
@@ -362,9 +363,9 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.mark.timeout(120)
 async def test_sixty_four_answers_from_four_processes_and_one_is_the_first(url: str) -> None:
-    keys: list[AwaitEventKey] = []
+    keys: list[EventKey] = []
     agent = Agent("a", model=ScriptedModel(call("order"), say("ok")), tools=[ordering(keys)])
-    async with Runtime(url, agents=[agent], tuning=Tuning(patience_s=0.0)) as rt:
+    async with Runtime(url, agents=[agent], options=RuntimeOptions(idle_timeout_s=0.0)) as rt:
         session = await rt.session("s", agent="a")
         sent = await session.send("go")
         await parked(rt, session)
@@ -372,7 +373,7 @@ async def test_sixty_four_answers_from_four_processes_and_one_is_the_first(url: 
         with multiprocessing.get_context("spawn").Pool(4) as pool:
             found = await loop.run_in_executor(None, _from_four, pool, url, keys[0].text)
         await sent.result(10)
-        [winner] = outputs(await session.history())
+        [winner] = outputs(await session.messages())
         assert found.count(Accepted()) == 1
         assert found.count(AlreadyResolved(Ok(value=winner))) == 63
 
@@ -382,8 +383,8 @@ def _from_four(pool: Pool, url: str, key: str) -> list[object]:
     return [one for some in answers for one in some]
 
 
-async def test_a_timeout_and_an_answer_race_for_one_promise(desk: Desk) -> None:
-    keys: list[AwaitEventKey] = []
+async def test_a_timeout_and_an_answer_race_for_one_promise(app: App) -> None:
+    keys: list[EventKey] = []
 
     @tool
     async def order(ctx: ToolContext) -> PendingCompletion:
@@ -391,14 +392,14 @@ async def test_a_timeout_and_an_answer_race_for_one_promise(desk: Desk) -> None:
         keys.append(await ctx.completion_key())
         return ctx.pending(deadline="20ms")
 
-    rt = await desk.open(ScriptedModel(call("order"), say("ok")), order)
+    rt = await app.open(ScriptedModel(call("order"), say("ok")), order)
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     await recorded(session, "<c1.0.1")
     await asyncio.sleep(0.02)
     answered = await rt.resolve(keys[0], "just in time")
     await sent.result(5)
-    [result] = outputs(await session.history())
+    [result] = outputs(await session.messages())
     if answered == Accepted():
         assert result == "just in time"
     else:
@@ -406,15 +407,15 @@ async def test_a_timeout_and_an_answer_race_for_one_promise(desk: Desk) -> None:
         assert result["code"] == "tool_completion_timeout"
 
 
-async def test_an_answer_after_its_time_is_late_also_while_nobody_is_at_work(desk: Desk) -> None:
+async def test_resolution_after_its_deadline_is_late_without_worker(app: App) -> None:
     """By the store's clock, and before any worker has noticed that the time is over."""
-    keys: list[AwaitEventKey] = []
+    keys: list[EventKey] = []
 
     @tool(effect="resumable")
     async def wait(ctx: ToolContext) -> Json:
         """Wait."""
         try:
-            return await ctx.event("answer", timeout="3s")
+            return await ctx.wait_for_event("answer", timeout="3s")
         except EventTimedOut:
             return "nobody"
 
@@ -431,21 +432,21 @@ async def test_an_answer_after_its_time_is_late_also_while_nobody_is_at_work(des
         return ctx.pending()
 
     model = ScriptedModel(calls(call("wait"), call("order"), call("ship")), say("ok"))
-    rt = await desk.open(model, wait, order, ship, tuning=HURRIED)
+    rt = await app.open(model, wait, order, ship, tuning=HURRIED)
     session = await rt.session("s", agent="a")
     await session.send("go")
-    elsewhere = (await desk.open(model, worker=False)).existing("s")
+    elsewhere = (await app.open(model, worker=False)).get_session("s")
     await until(lambda: _waits_for(elsewhere, 3))
     due = [item.until for item in await elsewhere.pending()]
     await rt.drain(0)
     last = max(moment for moment in due if moment is not None)
-    await until(lambda: _past(elsewhere.runtime, last))
+    await until(lambda: _past(ref_of(elsewhere).runtime, last))
     assert await elsewhere.resolve("answer", 7) == AlreadyResolved(TimedOut())
     for key in keys:
-        assert await elsewhere.runtime.resolve(key, 7) == AlreadyResolved(TimedOut())
-    await desk.open(model, wait, order, ship)
+        assert await ref_of(elsewhere).runtime.resolve(key, 7) == AlreadyResolved(TimedOut())
+    await app.open(model, wait, order, ship)
     await until(lambda: _idle(elsewhere))
-    waited, *left = outputs(await elsewhere.history())
+    waited, *left = outputs(await elsewhere.messages())
     assert waited == "nobody"
     assert [one["code"] for one in left] == ["tool_completion_timeout"] * 2
 
@@ -455,7 +456,7 @@ async def _waits_for(session: Session, count: int) -> bool:
     return len(found) == count and all(item.until and item.until - item.since < 60_000 for item in found)
 
 
-async def _past(rt: Runtime, moment: int) -> bool:
+async def _past(rt: RuntimeCore, moment: int) -> bool:
     return await rt.store.now() > moment
 
 

@@ -1,4 +1,4 @@
-"""Schedules on every store: runs are made once, by whoever is there; they are paused, resumed, run now, cancelled."""
+"""Schedules on every store: runs are started once, by any worker; schedules are paused, resumed, run now, cancelled."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from perdure import Agent, ProcessContext, Runtime, Tuning, process
+from perdure import Agent, ProcessContext, Runtime, RuntimeOptions, process
 from perdure.commit.changes import Intervention
 from perdure.errors import Code, Error
 from perdure.ids import SessionId, StreamId, trigger_stream
 from perdure.models.scripted import ScriptedModel, say
 from perdure.runtime.clock import SystemClock
+from perdure.runtime.internals import core_of, ref_of
 from perdure.runtime.schedules.schedules import ScheduleHandle
 from perdure.store.protocol import Store
 from perdure.store.shapes import Intervened
@@ -35,7 +36,7 @@ async def nightly(ctx: ProcessContext, shelf: str) -> str:
 
 @process
 async def holds(ctx: ProcessContext) -> str:
-    return str(await ctx.signal("go"))
+    return str(await ctx.wait_for_signal("go"))
 
 
 class Wall(SystemClock):
@@ -62,9 +63,9 @@ class Office:
 
     async def open(self, *, worker: bool = True, store: Store | None = None) -> Runtime:
         agent = Agent("a", model=ScriptedModel(*(say("yes") for _ in range(50))))
-        tuning = Tuning(clock=self.wall)
+        tuning = RuntimeOptions(clock=self.wall)
         runtime = Runtime(
-            store or self._new_store(), agents=[agent], processes=[nightly, holds], worker=worker, tuning=tuning
+            store or self._new_store(), agents=[agent], processes=[nightly, holds], worker=worker, options=tuning
         )
         return await self._stack.enter_async_context(runtime)
 
@@ -76,8 +77,12 @@ async def office(new_store: NewStore) -> AsyncIterator[Office]:
 
 
 async def heard(rt: Runtime, session: str = "s") -> list[str]:
-    """What was said to a session and answered, in order."""
-    rows = await rt.existing(session).rows() if await rt.store.stream(rt.existing(session).stream) else ()
+    """Return the answered inputs of a session, in order."""
+    rows = (
+        await rt.get_session(session).journal()
+        if await core_of(rt).store.stream(ref_of(rt.get_session(session)).stream)
+        else ()
+    )
     ended = {row.record.turn for row in rows if isinstance(row.record, TurnEnded)}
     inputs = [row.record for row in rows if isinstance(row.record, InputAdmitted) and row.record.turn in ended]
     return [part.text for record in inputs for part in record.parts if isinstance(part, Text)]
@@ -89,7 +94,7 @@ async def settled(
     """Until it is so; and it must stay so at the next look."""
 
     async def so() -> bool:
-        state = await schedule.state()
+        state = await schedule.info()
         info = await schedule.runtime.store.stream(schedule.stream)
         assert info is not None
         now = (state.runs, state.skipped, state.missed, state.ended)
@@ -101,7 +106,7 @@ async def settled(
 async def test_a_schedule_says_it_again_and_again(office: Office) -> None:
     rt = await office.open()
     daily = await rt.schedule(
-        "daily", say="report", session="s", agent="a", cron="0 9 * * 1-5", timezone="Europe/Berlin"
+        "daily", send="report", session="s", agent="a", cron="0 9 * * 1-5", timezone="Europe/Berlin"
     )
     assert [run.strftime("%a %d %H:%M") for run in await daily.next_runs()] == [
         "Tue 03 08:00",
@@ -126,7 +131,7 @@ async def _is(looked: Awaitable[object], wanted: object) -> bool:
 async def test_once_is_once_and_then_it_is_over(office: Office) -> None:
     rt = await office.open()
     at = datetime(2026, 11, 2, 18, tzinfo=ZoneInfo("Europe/Berlin"))
-    once = await rt.schedule(say="hello", session="s", agent="a", at=at)
+    once = await rt.schedule(send="hello", session="s", agent="a", at=at)
     assert await once.next_runs() == (at,)
     office.wall.set("2026-11-02T17:00:00+00:00")
     await settled(once, runs=1, ended="done")
@@ -140,7 +145,8 @@ async def test_once_is_once_and_then_it_is_over(office: Office) -> None:
 async def test_two_workers_make_each_run_once(office: Office, new_store: NewStore) -> None:
     one, two = await office.open(), await office.open()
     schedules = [
-        await one.schedule(f"s{i}", say=f"number {i}", session=f"to-{i}", agent="a", cron="0 * * * *") for i in range(8)
+        await one.schedule(f"s{i}", send=f"number {i}", session=f"to-{i}", agent="a", cron="0 * * * *")
+        for i in range(8)
     ]
     for hour in (11, 12, 13):
         office.wall.set(f"2026-11-02T{hour}:00:00+00:00")
@@ -148,7 +154,7 @@ async def test_two_workers_make_each_run_once(office: Office, new_store: NewStor
             await settled(schedule, runs=hour - 10)
             said = [f"number {number}"] * (hour - 10)
             await until(lambda i=number, said=said: _is(heard(two, f"to-{i}"), said))
-    rows = await schedules[0].rows()
+    rows = await schedules[0].journal()
     assert [row.kind for row in rows] == ["schedule_created", *["schedule_fired"] * 3]
 
 
@@ -156,12 +162,12 @@ async def test_two_workers_make_each_run_once(office: Office, new_store: NewStor
     ("catch_up", "runs", "missed"),
     [("none", 0, 3), ("one", 1, 2), ("all", 3, 0)],
 )
-async def test_what_was_missed_while_nobody_was_there(
+async def test_missed_runs_follow_the_catch_up_policy(
     office: Office, catch_up: CatchUp, runs: int, missed: int
 ) -> None:
     sender = await office.open(worker=False)
     schedule = await sender.schedule(
-        say="tick",
+        send="tick",
         session="s",
         agent="a",
         cron="0 * * * *",
@@ -183,7 +189,7 @@ async def test_a_run_that_is_due_before_the_last_one_is_over(
     session = await rt.session("s", agent="a")
     await session.ask("hello")
     await session.pause()
-    schedule = await rt.schedule(say="tick", session="s", cron="0 * * * *", overlap=overlap)
+    schedule = await rt.schedule(send="tick", session="s", cron="0 * * * *", overlap=overlap)
     office.wall.set("2026-11-02T11:00:00+00:00")
     await settled(schedule, runs=1)
     office.wall.set("2026-11-02T12:00:00+00:00")
@@ -196,7 +202,7 @@ async def test_a_run_that_is_due_before_the_last_one_is_over(
 
 async def test_paused_it_rests_and_is_run_only_on_request(office: Office) -> None:
     rt = await office.open()
-    schedule = await rt.schedule(say="tick", session="s", agent="a", cron="0 * * * *")
+    schedule = await rt.schedule(send="tick", session="s", agent="a", cron="0 * * * *")
     assert await schedule.pause(by="ann")
     assert not await schedule.pause(by="bob")
     assert await schedule.next_runs() == ()
@@ -208,17 +214,17 @@ async def test_paused_it_rests_and_is_run_only_on_request(office: Office) -> Non
     assert not await schedule.resume(by="ann")
     office.wall.set("2026-11-02T13:00:00+00:00")
     await settled(schedule, runs=2)
-    assert (await schedule.state()).missed == 0
+    assert (await schedule.info()).missed == 0
 
 
 async def test_a_cancelled_schedule_is_run_no_more_and_counts_no_more(office: Office) -> None:
     rt = await office.open()
-    schedule = await rt.schedule(say="tick", session="s", agent="a", cron="0 * * * *")
+    schedule = await rt.schedule(send="tick", session="s", agent="a", cron="0 * * * *")
     await settled(schedule)
-    assert await schedule.cancel(by="ann")
-    assert not await schedule.cancel()
+    assert await schedule.delete(by="ann")
+    assert not await schedule.delete()
     office.wall.set("2026-11-02T15:00:00+00:00")
-    await until(lambda: _is(rt.store.next_due(), None))  # a worker has looked at it, and put its timer away
+    await until(lambda: _is(core_of(rt).store.next_due(), None))  # a worker has looked at it, and put its timer away
     await settled(schedule, ended="cancelled")
     assert await rt.schedules.list(active=True) == ()
     assert [info.name for info in await rt.schedules.list()] == [schedule.id]
@@ -228,70 +234,68 @@ async def test_a_cancelled_schedule_is_run_no_more_and_counts_no_more(office: Of
         assert caught.value.code is Code.SCHEDULE_ENDED
 
 
-async def test_what_is_asked_for_in_the_moment_of_its_end_is_refused(
-    office: Office, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_run_of_a_concurrently_ended_schedule_is_refused(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     rt = await office.open(worker=False)
-    schedule = await rt.schedule(say="tick", session="s", agent="a", cron="0 * * * *")
-    write = rt.store.intervene
+    schedule = await rt.schedule(send="tick", session="s", agent="a", cron="0 * * * *")
+    write = core_of(rt).store.intervene
 
     async def ended_first(asked: Intervention) -> Intervened:
-        await rt.schedules.get(schedule.id).cancel()
+        await rt.schedules.get(schedule.id).delete()
         return await write(asked)
 
-    monkeypatch.setattr(rt.store, "intervene", ended_first)
+    monkeypatch.setattr(core_of(rt).store, "intervene", ended_first)
     with pytest.raises(Error) as caught:
         await schedule.run()
     assert caught.value.code is Code.SCHEDULE_ENDED
-    assert [row.record for row in await schedule.rows()][-1] == ScheduleChanged(change="ended", reason="cancelled")
+    assert [row.record for row in await schedule.journal()][-1] == ScheduleChanged(change="ended", reason="cancelled")
 
 
 @pytest.mark.parametrize("agent", [None, "a"])
-async def test_it_ends_with_the_session_it_belongs_to(office: Office, agent: str | None) -> None:
+async def test_schedule_ends_with_its_owner_session(office: Office, agent: str | None) -> None:
     rt = await office.open()
     session = await rt.session("s", agent="a")
     await session.ask("hello")
-    schedule = await rt.schedule(say="tick", session="s", agent=agent, cron="0 * * * *")
+    schedule = await rt.schedule(send="tick", session="s", agent=agent, cron="0 * * * *")
     await session.delete()
     office.wall.set("2026-11-02T11:00:00+00:00")
     await settled(schedule, ended="owner_gone")
-    assert await rt.store.stream(session.stream) is None
+    assert await core_of(rt).store.stream(ref_of(session).stream) is None
 
 
-async def test_it_ends_when_the_session_it_speaks_to_is_gone(office: Office) -> None:
+async def test_schedule_ends_when_its_target_session_is_deleted(office: Office) -> None:
     rt = await office.open()
     for name in ("s", "mine"):
         await (await rt.session(name, agent="a")).ask("hello")
-    schedule = await rt.schedule(say="tick", session="s", owner="mine", cron="0 * * * *")
-    await rt.existing("s").delete()
+    schedule = await rt.schedule(send="tick", session="s", owner="mine", cron="0 * * * *")
+    await rt.get_session("s").delete()
     office.wall.set("2026-11-02T11:00:00+00:00")
     await settled(schedule, runs=1, ended="target_gone")
 
 
 async def test_the_same_schedule_again_is_the_same_and_another_one_a_conflict(office: Office) -> None:
     rt = await office.open()
-    first = await rt.schedule("x", say="tick", session="s", agent="a", cron="0 * * * *")
+    first = await rt.schedule("x", send="tick", session="s", agent="a", cron="0 * * * *")
     office.wall.set("2026-11-02T10:30:00+00:00")
-    again = await rt.schedule("x", say="tick", session="s", agent="a", cron="0 * * * *")
-    assert await again.rows() == await first.rows()
+    again = await rt.schedule("x", send="tick", session="s", agent="a", cron="0 * * * *")
+    assert await again.journal() == await first.journal()
     with pytest.raises(Error) as caught:
-        await rt.schedule("x", say="tock", session="s", agent="a", cron="0 * * * *")
+        await rt.schedule("x", send="tock", session="s", agent="a", cron="0 * * * *")
     assert caught.value.code is Code.SCHEDULE_CONFLICT
 
 
-async def test_a_session_has_five_and_no_more_however_many_are_made_at_once(office: Office) -> None:
+async def test_concurrent_schedules_stay_within_five_per_session(office: Office) -> None:
     rt = await office.open()
     await (await rt.session("s", agent="a")).ask("hello")
     made = await asyncio.gather(
-        *(rt.schedule(f"x{i}", say="tick", session="s", cron="0 * * * *") for i in range(9)), return_exceptions=True
+        *(rt.schedule(f"x{i}", send="tick", session="s", cron="0 * * * *") for i in range(9)), return_exceptions=True
     )
     refused = [problem for problem in made if isinstance(problem, Error)]
     message = "Maximum 5 active schedules per session. Cancel an existing schedule first."
     assert {(problem.code, problem.message) for problem in refused} == {(Code.SCHEDULE_LIMIT, message)}
     assert (len(refused), await rt.schedules.count_active("s")) == (4, 5)
     (one, *_) = [handle for handle in made if isinstance(handle, ScheduleHandle)]
-    await one.cancel()
-    await rt.schedule("one more", say="tick", session="s", cron="0 * * * *")
+    await one.delete()
+    await rt.schedule("one more", send="tick", session="s", cron="0 * * * *")
     assert await rt.schedules.count_active("s") == 5
 
 
@@ -307,32 +311,32 @@ async def test_a_session_has_five_and_no_more_however_many_are_made_at_once(offi
         ({"at": datetime(2027, 11, 2, 9)}, Code.SCHEDULE_INVALID),
         ({"cron": "0 9 * * *", "overlap": "maybe"}, Code.SCHEDULE_INVALID),
         ({"cron": "0 9 * * *", "max_catch_up": 0}, Code.SCHEDULE_INVALID),
-        ({"cron": "0 9 * * *", "say": "  "}, Code.SCHEDULE_INVALID),
-        ({"cron": "0 9 * * *", "say": "x" * 40_000}, Code.INPUT_TOO_LARGE),
+        ({"cron": "0 9 * * *", "send": "  "}, Code.SCHEDULE_INVALID),
+        ({"cron": "0 9 * * *", "send": "x" * 40_000}, Code.INPUT_TOO_LARGE),
         ({"cron": "0 9 * * *", "agent": None}, Code.SESSION_UNKNOWN),
         ({"cron": "0 9 * * *", "owner": "nobody"}, Code.SESSION_UNKNOWN),
         ({"cron": "0 9 * * *", "agent": "unknown"}, Code.AGENT_UNKNOWN),
         ({"cron": "0 9 * * *", "session": " "}, Code.INVALID_ID),
     ],
 )
-async def test_what_makes_no_sense_is_refused_and_nothing_is_there(
+async def test_invalid_schedule_is_refused_and_not_created(
     office: Office, options: dict[str, object], code: Code
 ) -> None:
     rt = await office.open(worker=True)
-    given = {"say": "tick", "session": "s", "agent": "a"} | options
+    given = {"send": "tick", "session": "s", "agent": "a"} | options
     with pytest.raises(Error) as caught:
         await rt.schedule(**given)  # type: ignore[arg-type]
     assert caught.value.code is code
     assert await rt.schedules.list() == ()
     with pytest.raises(Error) as caught:
-        await rt.schedules.get("nowhere").state()
+        await rt.schedules.get("nowhere").info()
     assert caught.value.code is Code.SCHEDULE_UNKNOWN
 
 
 async def test_tools_make_and_cancel_the_schedules_of_their_session(office: Office) -> None:
     rt = await office.open()
     await (await rt.session("s", agent="a")).ask("hello")
-    store, session = rt.session_schedules(), SessionId("s")
+    store, session = core_of(rt).session_schedules(), SessionId("s")
     made = await store.create_schedule(session, "look again", cron_expression="0 9 * * *", timezone="Europe/Berlin")
     assert (made.schedule_type, made.enabled, made.trigger_count, made.scheduled_at) == ("recurring", True, 0, None)
     assert made.next_trigger_at == datetime(2026, 11, 3, 8, tzinfo=UTC)
@@ -348,7 +352,7 @@ async def test_tools_make_and_cancel_the_schedules_of_their_session(office: Offi
         await store.create_schedule(session, "more", cron_expression="0 9 * * *")
     with pytest.raises(ToolError, match="Maximum 5 active schedules per session"):
         await store.create_schedule(session, "too many", cron_expression="0 9 * * *")
-    with pytest.raises(ToolError, match="no cron expression"):
+    with pytest.raises(ToolError, match="invalid cron expression"):
         await store.create_schedule(SessionId("other"), "x", cron_expression="soon")
 
 
@@ -369,16 +373,16 @@ async def test_a_schedule_starts_a_process_once_for_each_run_across_workers(offi
     for hour in (11, 12):
         office.wall.set(f"2026-11-02T{hour}:00:00+00:00")
         await settled(hourly, runs=hour - 10)
-        run = fired(await hourly.rows())[-1]
+        run = fired(await hourly.journal())[-1]
         assert run.process == f"schedule:count:{run.due_at}"
-        assert await two.process(run.process).result(timeout=20) == "counted B"
+        assert await two.get_process(run.process).result(timeout=20) == "counted B"
     request = await hourly.run(by="ann")
     await settled(hourly, runs=3)
-    assert await two.process(f"schedule:count:{request}").result(timeout=20) == "counted B"
+    assert await two.get_process(f"schedule:count:{request}").result(timeout=20) == "counted B"
     assert len(await one.processes.list("all")) == 3
 
 
-async def test_a_process_is_not_started_while_the_one_before_runs_unless_that_is_allowed(office: Office) -> None:
+async def test_overlap_policy_decides_on_concurrent_processes(office: Office) -> None:
     rt = await office.open()
     skips = await rt.schedule("skips", start="holds", cron="0 * * * *")
     allows = await rt.schedule("allows", start=holds, cron="0 * * * *", overlap="allow")
@@ -386,7 +390,7 @@ async def test_a_process_is_not_started_while_the_one_before_runs_unless_that_is
         office.wall.set(f"2026-11-02T{hour}:00:00+00:00")
         await settled(skips, runs=1, skipped=hour - 11)
         await settled(allows, runs=hour - 10)
-    first = rt.process(fired(await skips.rows())[0].process)
+    first = rt.get_process(fired(await skips.journal())[0].process)
     await first.signal("go", "on")
     assert await first.result(timeout=20) == "on"
     office.wall.set("2026-11-02T13:00:00+00:00")
@@ -403,11 +407,11 @@ async def test_a_schedule_says_that_something_happened_and_waits_for_what_that_s
     stream = trigger_stream(rt.tenant, "night.fell", "")
     await until(lambda: _is(_occurrences(rt, stream), 1))
     [(_, happened)] = await rt.triggers.occurrences(stream)
-    [run] = fired(await night.rows())
+    [run] = fired(await night.journal())
     assert (happened.occurrence, happened.payload) == (run.occurrence, {"stars": 3})
     [started] = happened.deliveries
-    await rt.process(started.process_id).signal("go", "on")
-    assert await rt.process(started.process_id).result(timeout=20) == "on"
+    await rt.get_process(started.process_id).signal("go", "on")
+    assert await rt.get_process(started.process_id).result(timeout=20) == "on"
     office.wall.set("2026-11-02T13:00:00+00:00")
     await settled(night, runs=2, skipped=1)
 
@@ -416,11 +420,11 @@ async def _occurrences(rt: Runtime, stream: StreamId) -> int:
     return (await rt.triggers.state(stream)).occurrences
 
 
-async def test_what_a_schedule_cannot_start_is_refused_and_leaves_nothing(office: Office) -> None:
+async def test_invalid_process_schedule_is_refused_and_not_created(office: Office) -> None:
     rt = await office.open()
     bad: list[tuple[Awaitable[object], Code]] = [
         (rt.schedule("x", cron="0 * * * *"), Code.SCHEDULE_INVALID),
-        (rt.schedule("x", say="hi", session="s", start=nightly, cron="0 * * * *"), Code.SCHEDULE_INVALID),
+        (rt.schedule("x", send="hi", session="s", start=nightly, cron="0 * * * *"), Code.SCHEDULE_INVALID),
         (rt.schedule("x", start=nightly, args=("B",), cron="0 * * * *", overlap="queue"), Code.SCHEDULE_INVALID),
         (rt.schedule("x", start=nightly, cron="0 * * * *"), Code.INVALID_ARGUMENT),
         (rt.schedule("x", start="nobody", cron="0 * * * *"), Code.PROCESS_DEFINITION_UNKNOWN),
@@ -445,7 +449,7 @@ async def test_a_long_log_is_shortened_and_nothing_of_it_is_done_again(office: O
     for hundreds in range(1, 9):
         office.wall.set((start + timedelta(hours=100 * hundreds)).isoformat())
         await settled(every, runs=100 * hundreds)
-    rows = await every.rows()
+    rows = await every.journal()
     assert [type(row.record) for row in rows if not isinstance(row.record, ScheduleFired)] == [
         ScheduleCreated,
         SchedulePruned,
@@ -455,9 +459,9 @@ async def test_a_long_log_is_shortened_and_nothing_of_it_is_done_again(office: O
     request = await every.run(by="ann")
     office.wall.set((start + timedelta(hours=801, seconds=1)).isoformat())
     await settled(every, runs=802)
-    state = await every.state()
+    state = await every.info()
     assert (state.asked, state.last_run and state.last_run.due_at) == ((), _ms(start + timedelta(hours=801)))
-    made = [row.record for row in await every.rows() if isinstance(row.record, ScheduleFired)]
+    made = [row.record for row in await every.journal() if isinstance(row.record, ScheduleFired)]
     assert [run.request for run in made if run.request] == [request]
     source = trigger_stream(rt.tenant, "hour.passed", "")
     await until(lambda: _is(_occurrences(rt, source), 802))

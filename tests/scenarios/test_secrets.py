@@ -1,4 +1,4 @@
-"""What a person gives in secret: kept apart, read by tools, and in no log, event, prompt or file. On every store."""
+"""Secrets: stored apart, read by tools, and in no log, event, prompt or file. On every store."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from perdure import Agent, Code, Error, Event, Runtime, Session, ToolContext, ToolError, tool
+from perdure import Agent, Code, Error, Runtime, Session, ToolContext, ToolError, tool
 from perdure.codec import Json, encode
+from perdure.events import Event
 from perdure.ids import BlobHash, PromiseId
 from perdure.models.protocol import ModelEvent, ModelReply, ModelRequest, ProviderCall
-from perdure.models.scripted import Answer, ScriptedModel, call, calls, say
-from perdure.services.secrets import Veil
-from perdure.store.aes_gcm import AesGcm
+from perdure.models.scripted import ScriptedAnswer, ScriptedModel, call, calls, say
+from perdure.runtime.internals import ref_of
+from perdure.services.secrets import Redactor
+from perdure.store.aes_gcm import AesGcmCodec
 from perdure.store.shapes import Accepted, AlreadyResolved
+from perdure.testing import tool_context
 from perdure.tools.client_side import ask_user
-from tests.scenarios.conftest import Desk, NewStore, until
+from tests.scenarios.conftest import App, NewStore, until
 from tests.scenarios.test_bodies import HURRIED, outputs, status
 from tests.scenarios.test_client_side import begun, refusal, waiting_question
 
@@ -33,7 +36,7 @@ class Handing:
 
     name = "handing"
 
-    def __init__(self, *steps: Answer) -> None:
+    def __init__(self, *steps: ScriptedAnswer) -> None:
         self._script = ScriptedModel(*steps)
         self.prompts: list[str] = []
 
@@ -67,8 +70,8 @@ async def read(ctx: ToolContext, token: str) -> str:
 async def login(ctx: ToolContext, token: str) -> Json:
     """Log in, and say too much."""
     value = await read(ctx, token)
-    ctx.emit_progress(f"using {value}")
-    ctx.emit_tool_output(f"> {value}\n")
+    ctx.progress(f"using {value}")
+    ctx.output(f"> {value}\n")
     return {"said": f"logged in with {value}", value: [value, {"deep": f"<{value}>"}]}
 
 
@@ -99,8 +102,8 @@ async def steps(ctx: ToolContext, token: str) -> str:
     stepped = await ctx.step("same", same, value)
     with pytest.raises(ToolError):
         await ctx.step("worse", worse, value)
-    reply = await ctx.direct_completions.complete(f"Is {value} a good password?", "test")
-    return f"{stepped} {reply.text}"
+    reply = await ctx.complete(f"Is {value} a good password?", source="test")
+    return f"{stepped} {reply}"
 
 
 TOOLS = (ask_user, login, fail, much, steps)
@@ -118,13 +121,13 @@ def found_in_files(folder: Path, value: str) -> list[Path]:
 
 
 async def rows_of(session: Session) -> bytes:
-    return b"\n".join(row.data for row in await session.rows())
+    return b"\n".join(row.data for row in await session.journal())
 
 
-async def test_the_value_is_used_and_is_nowhere_else(desk: Desk, tmp_path: Path) -> None:
+async def test_the_value_is_used_and_is_nowhere_else(app: App, tmp_path: Path) -> None:
     used.clear()
     model = Handing(*EVERYTHING)
-    session = await begun(desk, model, *TOOLS)  # pyright: ignore[reportArgumentType] - a model of its own
+    session = await begun(app, model, *TOOLS)  # pyright: ignore[reportArgumentType] - a model of its own
     item = await waiting_question(session)
     seen: list[Event] = []
 
@@ -137,7 +140,7 @@ async def test_the_value_is_used_and_is_nowhere_else(desk: Desk, tmp_path: Path)
     await status(session, "idle")
     watching.cancel()
     assert used == [VALUE] * 4
-    asked, logged_in, failed, long, stepped = outputs(await session.history())
+    asked, logged_in, failed, long, stepped = outputs(await session.messages())
     answer = asked["answers"]["token"]
     assert re.fullmatch("secret:[0-9a-f]{32}", answer["value"])
     assert (answer["answered_by"], answer["by"]) == ("person", "ann")
@@ -146,7 +149,7 @@ async def test_the_value_is_used_and_is_nowhere_else(desk: Desk, tmp_path: Path)
     assert "xxx" in str(long)
     assert stepped.startswith("[secret] ")
     [spilled] = re.findall(rb'"spilled":{"hash":"([0-9a-f]{64})', await rows_of(session))
-    blob = await session.runtime.store.blob(BlobHash(spilled.decode()), stream=session.stream)
+    blob = await ref_of(session).runtime.store.blob(BlobHash(spilled.decode()), stream=ref_of(session).stream)
     assert b"[secret]" in blob.data
     everything = "\n".join([*map(repr, seen), *map(str, seen), *model.prompts, repr(await session.pending())])
     assert "[secret] a good password?" in everything
@@ -156,8 +159,8 @@ async def test_the_value_is_used_and_is_nowhere_else(desk: Desk, tmp_path: Path)
     assert found_in_files(tmp_path, VALUE) == []
 
 
-async def test_the_first_answer_stands_and_the_same_again_is_the_same(desk: Desk) -> None:
-    session = await begun(desk, ScriptedModel(ASK, say("ok")), ask_user)
+async def test_the_first_answer_stands_and_the_same_again_is_the_same(app: App) -> None:
+    session = await begun(app, ScriptedModel(ASK, say("ok")), ask_user)
     item = await waiting_question(session)
     for wrong in ("", "  ", 7, "x" * 20_000):
         with pytest.raises(Error) as caught:
@@ -171,55 +174,55 @@ async def test_the_first_answer_stands_and_the_same_again_is_the_same(desk: Desk
     assert "second" not in str(caught.value)
 
 
-async def test_another_worker_reads_it_after_a_restart_and_only_in_its_session(desk: Desk) -> None:
+async def test_another_worker_reads_it_after_a_restart_and_only_in_its_session(app: App) -> None:
     used.clear()
-    first = await begun(desk, Handing(ASK, say("kept")), ask_user)  # pyright: ignore[reportArgumentType] - a model of its own
+    first = await begun(app, Handing(ASK, say("kept")), ask_user)  # pyright: ignore[reportArgumentType] - a model of its own
     await first.answer((await waiting_question(first)).id, {"token": VALUE}, by="ann")
     await status(first, "idle")
-    [asked] = outputs(await first.history())
+    [asked] = outputs(await first.messages())
     reference = asked["answers"]["token"]["value"]
-    await first.runtime.drain(5)
-    rt = await desk.open(ScriptedModel(call("login", token=reference), say("ok")), login, tuning=HURRIED)
+    await ref_of(first).runtime.drain(5)
+    rt = await app.open(ScriptedModel(call("login", token=reference), say("ok")), login, tuning=HURRIED)
     assert (await (await rt.session("s", agent="a")).ask("log in", timeout=20)).startswith("ok")
     assert used == [VALUE]
     other = await rt.session("other", agent="a")
     await other.ask("log in", timeout=20)
-    assert [output["code"] for output in outputs(await other.history())] == ["secret_unknown"]
+    assert [output["code"] for output in outputs(await other.messages())] == ["secret_unknown"]
     assert used == [VALUE]
 
 
-async def test_deleting_a_session_deletes_what_it_kept(desk: Desk) -> None:
-    session = await begun(desk, ScriptedModel(ASK, say("kept")), ask_user)
+async def test_deleting_a_session_deletes_what_it_kept(app: App) -> None:
+    session = await begun(app, ScriptedModel(ASK, say("kept")), ask_user)
     await session.answer((await waiting_question(session)).id, {"token": VALUE}, by="ann")
     await status(session, "idle")
-    [asked] = outputs(await session.history())
+    [asked] = outputs(await session.messages())
     kept = PromiseId(asked["answers"]["token"]["value"])
-    store = session.runtime.store
+    store = ref_of(session).runtime.store
     assert await store.peek(kept) is not None
     assert await session.delete()
     assert await store.peek(kept) is None
-    assert VALUE not in str(session.runtime.revealed)
+    assert VALUE not in str(ref_of(session).runtime.seen_secrets)
 
 
-async def test_a_reference_that_a_model_made_up_is_told_to_it(desk: Desk) -> None:
+async def test_a_reference_that_a_model_made_up_is_told_to_it(app: App) -> None:
     wrong = ("secret:" + "0" * 32, "secret:", "", "hunter2", VALUE)
     script = (calls(*(call("login", token=one) for one in wrong)), say("ok"))
-    session = await begun(desk, ScriptedModel(*script), login)
+    session = await begun(app, ScriptedModel(*script), login)
     await status(session, "idle")
-    assert {output["code"] for output in outputs(await session.history())} == {"secret_unknown"}
+    assert {output["code"] for output in outputs(await session.messages())} == {"secret_unknown"}
 
 
 async def test_where_there_is_no_such_service_a_tool_says_so() -> None:
-    ctx = ToolContext(session_id="s", turn_id="t", call_id="c", tool_name="login", tenant="default")  # pyright: ignore[reportArgumentType] - plain ids will do
+    ctx = tool_context("login")
     with pytest.raises(ToolError, match="Secrets not available in this context"):
         _ = ctx.secrets
 
 
 async def test_with_a_codec_it_is_encrypted_by_that_too(new_store: NewStore) -> None:
-    codec = AesGcm({"k": AesGcm.new_key()})
+    codec = AesGcmCodec({"k": AesGcmCodec.new_key()})
     used.clear()
     agent = Agent("a", model=Handing(ASK, call("login", token="$ref"), say("ok")), tools=[ask_user, login])
-    async with Runtime(new_store(), agents=[agent], codec=codec, tuning=HURRIED) as rt:
+    async with Runtime(new_store(), agents=[agent], payload_codec=codec, options=HURRIED) as rt:
         session = await rt.session("s", agent="a")
         sent = await session.send("go")
         await until(lambda: _asked(session))
@@ -234,13 +237,13 @@ async def _asked(session: Session) -> bool:
 
 
 def test_a_veil_hides_values_wherever_they_are_and_short_ones_only_alone() -> None:
-    veil = Veil()
-    veil.add("pass")
-    veil.add("password-1")
-    veil.add("47")
-    veil.add("")
-    assert veil.text("my password-1 and pass") == "my [secret] and [secret]"
-    assert veil.json([47, 47.5, True, None, "47", "a 47", 470]) == [
+    redactor = Redactor()
+    redactor.add("pass")
+    redactor.add("password-1")
+    redactor.add("47")
+    redactor.add("")
+    assert redactor.text("my password-1 and pass") == "my [secret] and [secret]"
+    assert redactor.json([47, 47.5, True, None, "47", "a 47", 470]) == [
         "[secret]",
         47.5,
         True,
@@ -249,4 +252,4 @@ def test_a_veil_hides_values_wherever_they_are_and_short_ones_only_alone() -> No
         "a 47",
         470,
     ]
-    assert Veil().json({"a": 1}) == {"a": 1}
+    assert Redactor().json({"a": 1}) == {"a": 1}

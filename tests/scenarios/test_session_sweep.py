@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from perdure import Agent, Attachment, DidNotHappen, Happened, InstructionsContext, Runtime, ToolContext, tool
+from perdure import Agent, Attachment, DidNotHappen, Happened, Runtime, ToolContext, tool
 from perdure.models.scripted import give
 from perdure.store.protocol import Store
 from perdure.testing import ScriptedModel, World, call, every_boundary, say
 from perdure.testing.sweep import Mode
+from perdure.values import InstructionsContext
 from tests.scenarios.test_content import PNG
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(180)]
@@ -35,7 +36,7 @@ def app(store: Store, world: World) -> Runtime:
         return f"turn {ctx.turn_index}"
 
     model = ScriptedModel(call("charge", cents=5), say("five"), give({"cents": 5}))
-    agent = Agent("shop", model=model, tools=[charge], instructions=instructions, output=Bill)
+    agent = Agent("shop", model=model, tools=[charge], instructions=instructions, output_type=Bill)
     return Runtime(store, agents=[agent])
 
 
@@ -44,12 +45,12 @@ async def buy(rt: Runtime) -> None:
     sent = await session.send(["Buy it", Attachment("image/png", PNG)], key="order-7", model="scripted")
     result = await sent.result()
     assert result.output == Bill(cents=5)
-    (first, *_) = await session.history()
+    (first, *_) = await session.messages()
     assert len(first.parts) == 2
     model = rt.agents["shop"].resolved
     assert isinstance(model, ScriptedModel)
     for request in model.requests:
-        assert list(request.attachments.values()) == [PNG], "every request has the bytes, whoever makes it"
+        assert list(request.attachments.values()) == [PNG], "every request has the bytes, on any worker"
         assert request.instructions == "turn 0"
 
 

@@ -1,4 +1,4 @@
-"""What a turn is begun with holds until it ends: instructions, dependencies, timeouts, the form of the answer."""
+"""Settings captured at the start of a turn: instructions, dependencies, timeouts, the form of the answer."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ import msgspec
 import pytest
 from pydantic import BaseModel, Field
 
-from perdure import Agent, Code, DepsContext, Error, InstructionsContext, Runtime, ToolContext, per_turn, tool
+from perdure import Agent, Code, Error, Runtime, ToolContext, per_turn, tool
 from perdure.models.scripted import ScriptedModel, call, calls, give, say
 from perdure.runtime.deps import TurnDeps
-from perdure.vocab.messages import Message, ToolResult
+from perdure.runtime.internals import ref_of
+from perdure.runtime.sessions.results import wait_for
+from perdure.values import DepsContext, InstructionsContext
+from perdure.vocab.messages import Message, ToolResultPart
 from perdure.vocab.records import TurnEnded
 from tests.scenarios.conftest import NewStore
 from tests.scenarios.test_content import Looking
 
 
-def results(history: tuple[Message, ...]) -> list[ToolResult]:
-    return [part for message in history for part in message.parts if isinstance(part, ToolResult)]
+def results(history: tuple[Message, ...]) -> list[ToolResultPart]:
+    return [part for message in history for part in message.parts if isinstance(part, ToolResultPart)]
 
 
 # --- instructions
@@ -121,7 +124,7 @@ async def test_a_restart_does_not_change_the_instructions_of_a_turn_in_flight(ne
         await rt.drain(0)
     version = 2
     async with runtime() as rt:
-        result = await (await rt.session("s")).wait_for(sent.turn)
+        result = await wait_for(ref_of(await rt.session("s")), sent.turn_id)
         assert result.status == "finished"
         await (await rt.session("s")).ask("once more")
     assert shown[0] == "version 1"
@@ -140,9 +143,9 @@ async def test_a_turn_that_is_cancelled_before_it_begins_needs_no_instructions(n
     agent = Agent("a", model=Looking(), instructions=instructions)
     async with Runtime(new_store(), agents=[agent], worker=False) as rt:
         sent = await (await rt.session("s", agent="a")).send("hi")
-        assert await (await rt.session("s")).cancel(sent.turn) == "requested"
+        assert await (await rt.session("s")).cancel(sent.turn_id) == "requested"
     async with Runtime(new_store(), agents=[agent]) as rt:
-        result = await asyncio.wait_for((await rt.session("s")).wait_for(sent.turn), 10)
+        result = await asyncio.wait_for(wait_for(ref_of(await rt.session("s")), sent.turn_id), 10)
     assert (result.reason, asked) == ("cancelled", 0)
 
 
@@ -176,7 +179,7 @@ async def test_dependencies_are_made_once_a_turn_and_closed_with_it(new_store: N
     async with Runtime(new_store(), agents=[Agent("a", model=model, tools=[look])], deps=per_turn(deps)) as rt:
         session = await rt.session("s", agent="a")
         await session.ask("one")
-        assert {result.output for result in results(await session.history())} == {"seen"}
+        assert {result.output for result in results(await session.messages())} == {"seen"}
         await session.ask("two")
     assert life == ["open default s a", "close"] * 2
 
@@ -206,7 +209,7 @@ async def test_every_kind_of_factory_works(new_store: NewStore, kind: str) -> No
     async with Runtime(new_store(), agents=[Agent("a", model=model, tools=[look])], deps=deps) as rt:
         session = await rt.session("s", agent="a")
         await session.ask("one")
-        assert [result.output for result in results(await session.history())] == ["s"]
+        assert [result.output for result in results(await session.messages())] == ["s"]
 
 
 async def test_a_client_that_a_factory_returns_is_not_closed_by_us(new_store: NewStore) -> None:
@@ -221,7 +224,7 @@ async def test_a_client_that_a_factory_returns_is_not_closed_by_us(new_store: Ne
     async with Runtime(new_store(), agents=[Agent("a", model=model, tools=[look])], deps=deps) as rt:
         session = await rt.session("s", agent="a")
         await session.ask("one")
-        assert [result.output for result in results(await session.history())] == ["mine"]
+        assert [result.output for result in results(await session.messages())] == ["mine"]
 
 
 @pytest.mark.parametrize("where", ["open", "close"])
@@ -236,7 +239,7 @@ async def test_a_factory_that_fails_is_an_internal_error_of_the_call(new_store: 
     async with Runtime(new_store(), agents=[Agent("a", model=model, tools=[look])], deps=per_turn(deps)) as rt:
         session = await rt.session("s", agent="a")
         assert await session.ask("one") == "ok"
-        (result,) = results(await session.history())
+        (result,) = results(await session.messages())
         assert "hunter2" not in str(result.output)
         if where == "open":
             assert result.output["code"] == "internal_error"
@@ -285,7 +288,7 @@ async def test_a_tool_without_a_timeout_gets_that_of_the_agent(new_store: NewSto
     async with Runtime(new_store(), agents=[agent]) as rt:
         session = await rt.session("s", agent="a")
         await session.ask("go", timeout=20)
-        first, second = results(await session.history())
+        first, second = results(await session.messages())
     assert first.output["code"] == "tool_timeout"
     assert second.output == "there"
 
@@ -334,21 +337,23 @@ class Pair(msgspec.Struct):
 async def test_an_answer_is_a_value_of_the_type_that_was_asked_for(
     new_store: NewStore, type: object, json: object, value: object
 ) -> None:
-    async with Runtime(new_store(), agents=[Agent("a", model=ScriptedModel(give(json)), output=type)]) as rt:
+    async with Runtime(new_store(), agents=[Agent("a", model=ScriptedModel(give(json)), output_type=type)]) as rt:
         sent = await (await rt.session("s", agent="a")).send("go")
         result = await sent.result(timeout=10)
         assert result.output == value
-    async with Runtime(new_store(), agents=[Agent("a", model=ScriptedModel(), output=type)]) as rt:
-        assert (await (await rt.session("s")).wait_for(sent.turn)).output == value, "and is so later, from the log"
+    async with Runtime(new_store(), agents=[Agent("a", model=ScriptedModel(), output_type=type)]) as rt:
+        assert (await wait_for(ref_of(await rt.session("s")), sent.turn_id)).output == value, (
+            "and is so later, from the log"
+        )
 
 
 async def test_a_wrong_answer_is_asked_for_again_with_what_is_wrong(new_store: NewStore) -> None:
     model = ScriptedModel(say("Porto!"), give({"city": "Porto", "nights": 0}), give({"city": "Porto", "nights": 3}))
-    async with Runtime(new_store(), agents=[Agent("a", model=model, output=Trip)]) as rt:
+    async with Runtime(new_store(), agents=[Agent("a", model=model, output_type=Trip)]) as rt:
         session = await rt.session("s", agent="a")
         result = await (await session.send("go")).result(timeout=10)
         assert result.output == Trip(city="Porto", nights=3)
-        history = await session.history()
+        history = await session.messages()
         assert [m.role for m in history] == ["user", "assistant", "user", "assistant", "user", "assistant"]
         assert "nights: Input should be greater than or equal to 1" in str(history[4].parts[0])
         assert result.usage.calls == 3
@@ -356,7 +361,7 @@ async def test_a_wrong_answer_is_asked_for_again_with_what_is_wrong(new_store: N
 
 async def test_an_answer_that_stays_wrong_stops_the_turn_and_not_the_session(new_store: NewStore) -> None:
     model = ScriptedModel.by_input({"bad": [say("no")] * 5, "good": [give({"city": "Porto", "nights": 1})]})
-    async with Runtime(new_store(), agents=[Agent("a", model=model, output=Trip)]) as rt:
+    async with Runtime(new_store(), agents=[Agent("a", model=model, output_type=Trip)]) as rt:
         session = await rt.session("s", agent="a")
         result = await (await session.send("bad")).result(timeout=10)
         assert (result.status, result.reason, result.output) == ("stopped", "output_invalid", None)
@@ -383,14 +388,14 @@ async def test_a_correction_survives_a_restart(new_store: NewStore) -> None:
 
     again = asyncio.Event()
     first = Once(say("no"), give({"city": "Porto", "nights": 1}))
-    async with Runtime(new_store(), agents=[Agent("a", model=first, output=Trip)]) as rt:
+    async with Runtime(new_store(), agents=[Agent("a", model=first, output_type=Trip)]) as rt:
         sent = await (await rt.session("s", agent="a")).send("go")
         await again.wait()
         await rt.drain(0)
-    async with Runtime(new_store(), agents=[Agent("a", model=model, output=Trip)]) as rt:
-        result = await asyncio.wait_for((await rt.session("s")).wait_for(sent.turn), 10)
+    async with Runtime(new_store(), agents=[Agent("a", model=model, output_type=Trip)]) as rt:
+        result = await asyncio.wait_for(wait_for(ref_of(await rt.session("s")), sent.turn_id), 10)
         assert result.output == Trip(city="Porto", nights=1)
-        rows = await (await rt.session("s")).rows()
+        rows = await (await rt.session("s")).journal()
         assert sum(isinstance(row.record, TurnEnded) for row in rows) == 1
 
 
@@ -407,7 +412,7 @@ async def test_tools_work_before_the_answer_is_formed(new_store: NewStore) -> No
 
     specs: list[object] = []
     model = Seeing(call("nights"), give({"city": "Porto", "nights": 4}))
-    async with Runtime(new_store(), agents=[Agent("a", model=model, tools=[nights], output=Trip)]) as rt:
+    async with Runtime(new_store(), agents=[Agent("a", model=model, tools=[nights], output_type=Trip)]) as rt:
         result = await (await (await rt.session("s", agent="a")).send("go")).result(timeout=10)
     assert result.output == Trip(city="Porto", nights=4)
     assert [spec["name"] for spec in specs] == ["Trip", "Trip"]  # type: ignore[index]
@@ -415,27 +420,30 @@ async def test_tools_work_before_the_answer_is_formed(new_store: NewStore) -> No
 
 @pytest.mark.parametrize("type", [Trip, Spot, Card, Pair, list[Trip], int, dict[str, int] | None])
 async def test_the_simulated_model_answers_in_any_form(new_store: NewStore, type: object) -> None:
-    async with Runtime(new_store(), agents=[Agent("e", output=type)]) as rt:
+    async with Runtime(new_store(), agents=[Agent("e", output_type=type)]) as rt:
         result = await (await (await rt.session("s", agent="e")).send("hello")).result(timeout=10)
         assert (result.status, result.has_output) == ("finished", True)
 
 
 async def test_a_runtime_without_the_type_gives_plain_json(new_store: NewStore) -> None:
-    agent = Agent("a", model=ScriptedModel(give({"city": "Porto", "nights": 2})), output=Trip)
+    agent = Agent("a", model=ScriptedModel(give({"city": "Porto", "nights": 2})), output_type=Trip)
     async with Runtime(new_store(), agents=[agent]) as rt:
         sent = await (await rt.session("s", agent="a")).send("go")
         await sent.result(timeout=10)
     async with Runtime(new_store(), worker=False) as rt:
-        assert (await rt.existing("s").wait_for(sent.turn)).output == {"city": "Porto", "nights": 2}
+        assert (await wait_for(ref_of(rt.get_session("s")), sent.turn_id)).output == {
+            "city": "Porto",
+            "nights": 2,
+        }
 
 
 async def test_a_type_that_changed_says_so_when_the_value_is_read(new_store: NewStore) -> None:
-    agent = Agent("a", model=ScriptedModel(give({"city": "Porto", "nights": 2})), output=Trip)
+    agent = Agent("a", model=ScriptedModel(give({"city": "Porto", "nights": 2})), output_type=Trip)
     async with Runtime(new_store(), agents=[agent]) as rt:
         sent = await (await rt.session("s", agent="a")).send("go")
         await sent.result(timeout=10)
-    async with Runtime(new_store(), agents=[Agent("a", output=Spot)], worker=False) as rt:
-        result = await (await rt.session("s")).wait_for(sent.turn)
+    async with Runtime(new_store(), agents=[Agent("a", output_type=Spot)], worker=False) as rt:
+        result = await wait_for(ref_of(await rt.session("s")), sent.turn_id)
         assert result.text == '{"city":"Porto","nights":2}'
         with pytest.raises(Error) as caught:
             _ = result.output
@@ -447,5 +455,5 @@ def test_a_type_without_a_schema_cannot_be_an_output() -> None:
         pass
 
     with pytest.raises(Error) as caught:
-        Agent("a", output=Odd)
+        Agent("a", output_type=Odd)
     assert caught.value.code is Code.AGENT_INVALID

@@ -1,4 +1,4 @@
-"""A store that answers late, in the very moment that matters: nothing is done twice, and who leaves keeps nothing."""
+"""A store with late replies: nothing is done twice, and a drained worker keeps nothing."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from perdure import Agent, ProcessContext, Runtime, Session, ToolContext, Tuning, Work, process, tool
+from perdure import Agent, ProcessContext, Runtime, RuntimeOptions, Session, ToolContext, WorkerOptions, process, tool
 from perdure.ids import StreamId
 from perdure.models.scripted import ScriptedModel, call, say
+from perdure.runtime.internals import core_of, ref_of
+from perdure.runtime.sessions.results import wait_for
 from perdure.store.protocol import Store
 from tests.scenarios.conftest import NewStore, until
 from tests.scenarios.test_bodies import parked
@@ -57,28 +59,26 @@ async def stack() -> AsyncIterator[AsyncExitStack]:
 @tool(effect="resumable")
 async def wait(ctx: ToolContext) -> object:
     """Wait for an answer."""
-    return await ctx.event("answer")
+    return await ctx.wait_for_event("answer")
 
 
 async def is_free(rt: Runtime, stream: StreamId) -> None:
-    """Until nobody holds it: not even somebody whose lease has lapsed."""
+    """Wait until the stream has no owner, not even one with a lapsed lease."""
 
     async def nobodys() -> bool:
-        info = await rt.store.stream(stream)
+        info = await core_of(rt).store.stream(stream)
         return info is not None and info.owner is None
 
     await until(nobodys)
 
 
-# --- who has found it before it is told that it was given it
+# --- work found before the reply to its claim
 
 
-async def test_a_turn_that_began_before_its_sender_was_told_asks_its_model_once(
-    new_store: NewStore, stack: AsyncExitStack
-) -> None:
+async def test_turn_started_before_its_admission_reply_runs_once(new_store: NewStore, stack: AsyncExitStack) -> None:
     late, model = Late(new_store(), "admit"), ScriptedModel(call("wait"), say("done", exact=True))
     agent = Agent("a", model=model, tools=[wait])
-    rt = await stack.enter_async_context(Runtime(late.store, agents=[agent], tuning=Tuning(patience_s=0)))
+    rt = await stack.enter_async_context(Runtime(late.store, agents=[agent], options=RuntimeOptions(idle_timeout_s=0)))
     session = await rt.session("s", agent="a")
     sending = asyncio.create_task(session.send("go"))
     await late.done.wait()
@@ -104,17 +104,19 @@ async def test_a_process_that_ended_before_its_starter_was_told_is_entered_once(
     rt = await stack.enter_async_context(Runtime(late.store, processes=[count]))
     starting = asyncio.create_task(rt.start(count, "ann", id="p"))
     await late.done.wait()
-    assert await rt.process("p").result(timeout=20) == "counted"
+    assert await rt.get_process("p").result(timeout=20) == "counted"
     late.tells.set()
     handle = await starting
     assert await (await rt.start(count, "bob", id="q")).result(timeout=20) == "counted"
     assert (await handle.result(timeout=20), entered) == ("counted", ["ann", "bob"])
 
 
-# --- who leaves meanwhile
+# --- a worker that drains meanwhile
 
 
-async def leaving(stack: AsyncExitStack, late: Late, model: ScriptedModel, work: Work | None = None) -> Runtime:
+async def leaving(
+    stack: AsyncExitStack, late: Late, model: ScriptedModel, work: WorkerOptions | None = None
+) -> Runtime:
     rt = Runtime(late.store, agents=[Agent("a", model=model, tools=[wait])], worker=work or True)
     return await stack.enter_async_context(rt)
 
@@ -127,35 +129,29 @@ async def sent_by_another(new_store: NewStore, stack: AsyncExitStack, text: str 
     return session
 
 
-async def test_what_a_worker_took_in_the_moment_in_which_it_leaves_is_free(
-    new_store: NewStore, stack: AsyncExitStack
-) -> None:
+async def test_stream_claimed_by_scan_during_drain_is_released(new_store: NewStore, stack: AsyncExitStack) -> None:
     late = Late(new_store(), "claim_ready")
     rt = await leaving(stack, late, ScriptedModel(say("never")))
     session = await sent_by_another(new_store, stack)
     await late.done.wait()
     await rt.drain(0)
     late.tells.set()
-    await is_free(rt, session.stream)
+    await is_free(rt, ref_of(session).stream)
 
 
-async def test_what_a_sender_was_given_while_its_worker_leaves_is_free(
-    new_store: NewStore, stack: AsyncExitStack
-) -> None:
+async def test_stream_claimed_by_admission_during_drain_is_released(new_store: NewStore, stack: AsyncExitStack) -> None:
     late = Late(new_store(), "admit")
-    rt = await leaving(stack, late, ScriptedModel(say("never")), Work(concurrency=1))
+    rt = await leaving(stack, late, ScriptedModel(say("never")), WorkerOptions(concurrency=1))
     session = await rt.session("s", agent="a")
     sending = asyncio.create_task(session.send("go"))
     await late.done.wait()
     await rt.drain(0)
     late.tells.set()
     await sending
-    await is_free(rt, session.stream)
+    await is_free(rt, ref_of(session).stream)
 
 
-async def test_what_a_worker_asked_for_and_is_given_when_it_has_left_is_free(
-    new_store: NewStore, stack: AsyncExitStack
-) -> None:
+async def test_stream_claimed_after_drain_is_released(new_store: NewStore, stack: AsyncExitStack) -> None:
     async with Runtime(new_store(), agents=[Agent("a", model=ScriptedModel(say("hello")))]) as before:
         await (await before.session("s", agent="a")).ask("hello")
     late = Late(new_store(), "claim")
@@ -165,12 +161,10 @@ async def test_what_a_worker_asked_for_and_is_given_when_it_has_left_is_free(
     await late.done.wait()
     await rt.drain(0)
     late.tells.set()
-    await is_free(rt, session.stream)
+    await is_free(rt, ref_of(session).stream)
 
 
-async def test_a_turn_that_was_taken_over_by_who_leaves_before_it_has_read_it_is_finished_by_others(
-    new_store: NewStore, stack: AsyncExitStack
-) -> None:
+async def test_turn_taken_over_during_drain_is_finished_by_others(new_store: NewStore, stack: AsyncExitStack) -> None:
     asked = asyncio.Event()
 
     @tool(effect="idempotent")
@@ -189,7 +183,7 @@ async def test_a_turn_that_was_taken_over_by_who_leaves_before_it_has_read_it_is
     await late.done.wait()
     await rt.drain(0)
     late.tells.set()
-    await is_free(rt, sent.session.stream)
+    await is_free(rt, ref_of(sent.session).stream)
 
     @tool(name="hang", effect="idempotent")
     async def goes_on() -> None:
@@ -197,19 +191,19 @@ async def test_a_turn_that_was_taken_over_by_who_leaves_before_it_has_read_it_is
 
     last = Agent("a", model=ScriptedModel(say("never"), say("done", exact=True)), tools=[goes_on])
     other = await stack.enter_async_context(Runtime(new_store(), agents=[last]))
-    assert (await other.existing("s").wait_for(sent.turn)).text == "done"
+    assert (await wait_for(ref_of(other.get_session("s")), sent.turn_id)).text == "done"
 
 
-async def test_who_is_told_that_there_is_no_seat_when_it_has_left_is_not_in_line(
-    new_store: NewStore, stack: AsyncExitStack
-) -> None:
+async def test_slot_request_refused_after_drain_is_withdrawn(new_store: NewStore, stack: AsyncExitStack) -> None:
     late = Late(new_store(), "exchange", when=lambda granted: not granted)
-    rt = await leaving(stack, late, ScriptedModel(call("wait"), say("never")), Work(limits={"queue:default": 1}))
+    rt = await leaving(
+        stack, late, ScriptedModel(call("wait"), say("never")), WorkerOptions(limits={"queue:default": 1})
+    )
     sitting = await rt.session("sits", agent="a")
     await sitting.send("go")
 
     async def sits() -> bool:
-        return [one.granted for one in await rt.store.permits()] == [True]
+        return [one.granted for one in await core_of(rt).store.permits()] == [True]
 
     await until(sits)
     await sent_by_another(new_store, stack)
@@ -218,6 +212,6 @@ async def test_who_is_told_that_there_is_no_seat_when_it_has_left_is_not_in_line
     late.tells.set()
 
     async def nobody_waits() -> bool:
-        return await rt.store.permits() == ()
+        return await core_of(rt).store.permits() == ()
 
     await until(nobody_waits)

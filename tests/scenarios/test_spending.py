@@ -1,4 +1,4 @@
-"""What sessions may buy from models: counted once, in a ledger that adds up, and not exceeded."""
+"""Limits on model usage: counted once, in a ledger that adds up, and not exceeded."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from perdure import Agent, Error, Runtime, Session, ToolContext, ToolError, Work, tool
+from perdure import Agent, Error, Runtime, Session, ToolContext, ToolError, WorkerOptions, tool
 from perdure.codec import Json
 from perdure.errors import Code
 from perdure.models.protocol import ModelEvent, ModelRequest
 from perdure.models.scripted import ScriptedModel, call, calls, say
 from perdure.tools.clients.completions import DirectRequest
+from perdure.tools.context import completions_of
 from perdure.tools.decorator import Tool
-from perdure.vocab.messages import ToolResult
+from perdure.vocab.messages import ToolResultPart
 from perdure.vocab.outcomes import PendingCompletion
 from perdure.vocab.tools import EffectClass
 from perdure.vocab.usage import Usage
@@ -26,7 +27,7 @@ TEN = Usage(input=6, output=4, calls=1)
 @tool(effect="pure")
 async def think(ctx: ToolContext) -> str:
     """Ask the model on one's own account."""
-    return (await ctx.direct_completions.complete("what do you think?", "judge")).text
+    return await ctx.complete("what do you think?", source="judge")
 
 
 @tool(effect="pure")
@@ -56,23 +57,23 @@ async def test_a_session_that_has_used_up_its_tokens_asks_no_model(new_store: Ne
         assert len(asked.requests) == 3
         assert (await session.usage()).tokens == 30
     async with Runtime(new_store(), agents=[Agent("a", model=asked, max_session_tokens=35)]) as rt:
-        assert (await (await rt.existing("s").send("hi")).result(30)).status == "finished", "the limit is today's"
+        assert (await (await rt.get_session("s").send("hi")).result(30)).status == "finished", "the limit is today's"
 
 
-async def test_what_a_tool_asks_is_on_its_own_account_and_in_the_limit(new_store: NewStore) -> None:
+async def test_tool_completion_has_its_own_source_and_counts(new_store: NewStore) -> None:
     asked = model()
     agent = Agent("a", model=asked, tools=[look, think], max_turn_tokens=1000)
     async with Runtime(new_store(), agents=[agent]) as rt:
         session = await rt.session("s", agent="a")
         result = await (await session.send("think")).result(30)
-        ledger = await session.ledger()
+        ledger = await session.usage_entries()
         assert [(one.source, one.model) for one in ledger] == [
             ("turn", "scripted"),
             ("direct:judge", "scripted"),
             ("turn", "scripted"),
         ]
         assert sum((one.usage for one in ledger), Usage()) == result.usage == await session.usage()
-        assert {one.turn for one in ledger} == {result.turn}
+        assert {one.turn for one in ledger} == {result.turn_id}
 
 
 async def test_money_is_not_spent_blindly(new_store: NewStore) -> None:
@@ -97,15 +98,15 @@ async def test_money_is_not_spent_blindly(new_store: NewStore) -> None:
         {"max_session_usd": -1},
     ],
 )
-def test_what_cannot_be_a_limit_is_refused(limit: dict[str, object]) -> None:
+def test_invalid_limit_is_refused(limit: dict[str, object]) -> None:
     with pytest.raises(Error) as caught:
         Agent("a", **limit)  # pyright: ignore[reportArgumentType] - as a caller without types would
     assert caught.value.code is Code.AGENT_INVALID
 
 
 async def outputs(session: Session) -> list[Json]:
-    parts = [part for message in await session.history() for part in message.parts]
-    return [part.output for part in parts if isinstance(part, ToolResult)]
+    parts = [part for message in await session.messages() for part in message.parts]
+    return [part.output for part in parts if isinstance(part, ToolResultPart)]
 
 
 def thinker(effect: EffectClass) -> Tool[..., object]:
@@ -116,7 +117,7 @@ def thinker(effect: EffectClass) -> Tool[..., object]:
         for n in range(4):
             try:
                 request = DirectRequest("what do you think?", key=str(n))
-                answers.append((await ctx.direct_completions.complete(request, "judge")).text)
+                answers.append((await completions_of(ctx).complete(request, "judge")).text)
             except ToolError as problem:
                 answers.append(str(problem))
         return "; ".join(answers)
@@ -142,7 +143,7 @@ async def test_a_direct_completion_is_refused_once_the_turn_has_used_its_tokens(
         [told] = await outputs(session)
         assert str(told).count("nothing") == 2
         assert "limit reached: the turn has used 32 tokens of 25" in str(told)
-        ledger = await session.ledger()
+        ledger = await session.usage_entries()
         assert [one.source for one in ledger] == ["turn", "direct:judge", "direct:judge"]
         assert sum((one.usage for one in ledger), Usage()) == await session.usage() == result.usage
 
@@ -153,7 +154,7 @@ async def test_calls_of_one_reply_share_the_limit_of_their_turn(new_store: NewSt
     @tool(effect="pure")
     async def early(ctx: ToolContext) -> str:
         """Spend, and go on."""
-        await ctx.direct_completions.complete("what do you think?", "early")
+        await ctx.complete("what do you think?", source="early")
         first.set()
         await asyncio.wait_for(second.wait(), 10)
         return "ok"
@@ -165,7 +166,7 @@ async def test_calls_of_one_reply_share_the_limit_of_their_turn(new_store: NewSt
         """Spend after the other has."""
         await asyncio.wait_for(first.wait(), 10)
         try:
-            return (await ctx.direct_completions.complete("what do you think?", "late")).text
+            return await ctx.complete("what do you think?", source="late")
         finally:
             second.set()
 
@@ -179,16 +180,16 @@ async def test_calls_of_one_reply_share_the_limit_of_their_turn(new_store: NewSt
     async with Runtime(new_store(), agents=[agent]) as rt:
         session = await rt.session("s", agent="a")
         assert (await (await session.send("go")).result(30)).reason == "limit_reached"
-        assert [one.source for one in await session.ledger()] == ["turn", "direct:early"]
+        assert [one.source for one in await session.usage_entries()] == ["turn", "direct:early"]
 
 
-async def test_what_a_call_bought_before_it_was_left_to_somebody_outside_counts(new_store: NewStore) -> None:
+async def test_usage_before_an_external_completion_counts(new_store: NewStore) -> None:
     keys: list[str] = []
 
     @tool
     async def ask_around(ctx: ToolContext) -> PendingCompletion:
         """Spend, and leave the rest to somebody else."""
-        await ctx.direct_completions.complete("what do you think?", "judge")
+        await ctx.complete("what do you think?", source="judge")
         keys.append((await ctx.completion_key()).text)
         return PendingCompletion()
 
@@ -208,8 +209,10 @@ async def test_what_a_call_bought_before_it_was_left_to_somebody_outside_counts(
         await until(left)
         await rt.resolve(keys[0], "answer")
         result = await sent.result(30)
-        assert [one.source for one in await session.ledger()] == ["turn", "direct:judge", "turn"]
-        assert result.usage == await session.usage() == sum((one.usage for one in await session.ledger()), Usage())
+        assert [one.source for one in await session.usage_entries()] == ["turn", "direct:judge", "turn"]
+        assert (
+            result.usage == await session.usage() == sum((one.usage for one in await session.usage_entries()), Usage())
+        )
 
 
 async def test_tools_ask_models_within_the_limits_of_those(new_store: NewStore) -> None:
@@ -231,7 +234,9 @@ async def test_tools_ask_models_within_the_limits_of_those(new_store: NewStore) 
         {"what do you think?": [say("nothing")], "go": [calls(*(call("think") for _ in range(4))), say("done")]}
     )
     agent = Agent("a", model=Counted(), tools=[think])
-    async with Runtime(new_store(), agents=[agent], worker=Work(limits={"model:test:*": 1, "tool:think": 3})) as rt:
+    async with Runtime(
+        new_store(), agents=[agent], worker=WorkerOptions(limits={"model:test:*": 1, "tool:think": 3})
+    ) as rt:
         result = await (await (await rt.session("s", agent="a")).send("go")).result(30)
         assert (result.status, asked, most) == ("finished", 6, 1)
 
@@ -241,21 +246,21 @@ async def test_a_direct_completion_asks_something(nothing: str) -> None:
     @tool(effect="pure")
     async def ask_nothing(ctx: ToolContext) -> str:
         """Ask nothing."""
-        return (await ctx.direct_completions.complete(nothing, "judge")).text
+        return (await completions_of(ctx).complete(nothing, "judge")).text
 
     asked = ScriptedModel(call("ask_nothing"), say("done"))
     async with Runtime("memory://", agents=[Agent("a", model=asked, tools=[ask_nothing])]) as rt:
         session = await rt.session("s", agent="a")
         await session.ask("go")
-        assert "A direct completion must ask something" in str(await session.history())
+        assert "A direct completion must ask something" in str(await session.messages())
         assert len(asked.requests) == 2
 
 
-async def test_the_ledger_of_a_tree_tells_turns_direct_completions_and_sub_agents_apart(new_store: NewStore) -> None:
+async def test_ledger_separates_turns_completions_and_subagents(new_store: NewStore) -> None:
     @tool(effect="resumable")
     async def delegate(ctx: ToolContext) -> str:
         """Think, then let somebody else do it."""
-        await ctx.direct_completions.complete("what do you think?", "judge")
+        await ctx.complete("what do you think?", source="judge")
         return await ctx.agent("helper").ask("help")
 
     thoughts = {"what do you think?": [say("nothing", usage=TEN, exact=True)]}
@@ -267,16 +272,16 @@ async def test_the_ledger_of_a_tree_tells_turns_direct_completions_and_sub_agent
         result = await (await session.send("go")).result(30)
 
         async def told() -> bool:
-            return len(await session.ledger()) == 4
+            return len(await session.usage_entries()) == 4
 
         await until(told)
-        ledger = await session.ledger()
-        [child] = [one.name for one in await rt.sessions() if one.name != "s"]
+        ledger = await session.usage_entries()
+        [child] = [one.name for one in await rt.list_sessions() if one.name != "s"]
         assert sorted(one.source for one in ledger) == ["direct:judge", f"sub-agent:{child}", "turn", "turn"]
         assert sum((one.usage for one in ledger), Usage()) == await session.usage()
         own = sum((one.usage for one in ledger if not one.source.startswith("sub-agent:")), Usage())
         assert own == result.usage
-        below = rt.existing(child)
-        assert sorted(one.source for one in await below.ledger()) == ["direct:judge", "turn", "turn"]
+        below = rt.get_session(child)
+        assert sorted(one.source for one in await below.usage_entries()) == ["direct:judge", "turn", "turn"]
         [bought] = [one.usage for one in ledger if one.source.startswith("sub-agent:")]
-        assert bought == await below.usage() == sum((one.usage for one in await below.ledger()), Usage())
+        assert bought == await below.usage() == sum((one.usage for one in await below.usage_entries()), Usage())

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from perdure import Agent, Code, Error, Runtime, Session, ToolContext, Tuning, tool
+from perdure import Agent, Code, Error, Runtime, RuntimeOptions, Session, ToolContext, tool
 from perdure.ids import WorkerId
 from perdure.models.scripted import ScriptedModel, call, say
+from perdure.runtime.internals import ref_of
 from perdure.store.protocol import Store
-from perdure.store.shapes import EVERYTHING, Ready, Serves
-from perdure.testing.faults import Side, faulty
-from perdure.vocab.messages import ToolResult
+from perdure.store.shapes import EVERYTHING, ReadyStream, Serves
+from perdure.testing.faults import Side, faulty_store
+from perdure.vocab.messages import ToolResultPart
 from perdure.vocab.records import EffectSettled, TurnEnded
 from tests.scenarios.conftest import until
 
@@ -39,37 +40,37 @@ async def test_a_failed_append_is_sorted_out_by_the_log(new_store: NewStore, at:
         ran.append(ctx.idempotency_key)
         return "charged"
 
-    store = faulty(new_store(), at=at, side=side, code=code, times=2 if side == "before" else 1)
+    store = faulty_store(new_store(), at=at, side=side, code=code, times=2 if side == "before" else 1)
     agent = Agent("a", model=ScriptedModel(call("charge"), say("ok")), tools=[charge])
     async with Runtime(store, agents=[agent]) as rt:
         session = await rt.session("s", agent="a")
         sent = await session.send("go")
         result = await sent.result(timeout=20)
         assert result.status == "finished"
-        rows = await session.rows()
+        rows = await session.journal()
         settled = [row.record.id for row in rows if isinstance(row.record, EffectSettled)]
         assert len(settled) == len(set(settled))
         assert sum(isinstance(row.record, TurnEnded) for row in rows) == 1
-        results = [p for m in await session.history() for p in m.parts if isinstance(p, ToolResult)]
+        results = [p for m in await session.messages() for p in m.parts if isinstance(p, ToolResultPart)]
         assert len(ran) <= 1
         if side == "before" or at > 2:
-            assert results[0].output == "charged", "its outcome was known, so it is no matter of doubt"
+            assert results[0].output == "charged", "the outcome was known: no doubt"
         elif not ran:
-            # the intent became durable and its append failed: nobody dispatched, and the log cannot know that
+            # the intent became durable and its append failed: nothing was dispatched, and the log cannot show that
             assert results[0].output["code"] == "outcome_unknown"
 
 
 async def over(session: Session) -> bool:
-    rows = await session.rows()
+    rows = await session.journal()
     return [row.record.status for row in rows if isinstance(row.record, TurnEnded)] == ["finished"]
 
 
 async def test_a_store_that_comes_back_finds_its_sessions_waiting_not_resting(
     new_store: NewStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """However often it was away: a session that rests is nobody's, and others may not take it."""
+    """However often the store fails, the retry delay stays at most one second."""
     caplog.set_level(logging.WARNING, "perdure.runtime")
-    store = faulty(new_store(), at=1, side="before", code=Code.STORE_UNAVAILABLE, times=6)
+    store = faulty_store(new_store(), at=1, side="before", code=Code.STORE_UNAVAILABLE, times=6)
     async with Runtime(store, agents=[Agent("a", model=ScriptedModel(say("ok")))]) as rt:
         sent = await (await rt.session("s", agent="a")).send("go")
         assert (await sent.result(timeout=30)).status == "finished"
@@ -85,7 +86,7 @@ class Mumbling:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.lost: list[Ready] = []
+        self.lost: list[ReadyStream] = []
 
     if not TYPE_CHECKING:
 
@@ -94,7 +95,7 @@ class Mumbling:
 
     async def claim_ready(
         self, worker: WorkerId, *, limit: int, now: int, serves: Serves = EVERYTHING
-    ) -> tuple[Ready, ...]:
+    ) -> tuple[ReadyStream, ...]:
         found = await self._store.claim_ready(worker, limit=limit, now=now, serves=serves)
         if any(ready.claim for ready in found) and not self.lost:
             self.lost.extend(found)
@@ -102,7 +103,7 @@ class Mumbling:
         return found
 
 
-async def test_a_turn_whose_claim_nobody_heard_of_is_served_all_the_same(new_store: NewStore) -> None:
+async def test_turn_with_a_lost_claim_reply_is_served(new_store: NewStore) -> None:
     @tool(effect="pure")
     async def ponder() -> str:
         """Ponder."""
@@ -113,11 +114,11 @@ async def test_a_turn_whose_claim_nobody_heard_of_is_served_all_the_same(new_sto
 
     mumbling, pondering = Mumbling(new_store()), asyncio.Event()
     agent = Agent("a", model=ScriptedModel(call("ponder"), say("ok")), tools=[ponder])
-    async with Runtime(new_store(), agents=[agent], tuning=Tuning(drain_s=0)) as rt:
+    async with Runtime(new_store(), agents=[agent], options=RuntimeOptions(drain_s=0)) as rt:
         sent = await (await rt.session("s", agent="a")).send("go")
         async with asyncio.timeout(20):
             await pondering.wait()
     async with Runtime(cast("Store", mumbling), agents=[agent]) as rt:
-        session = rt.existing("s")
+        session = rt.get_session("s")
         await until(lambda: over(session), seconds=40)
-    assert [ready.stream for ready in mumbling.lost] == [sent.session.stream]
+    assert [ready.stream for ready in mumbling.lost] == [ref_of(sent.session).stream]

@@ -1,4 +1,4 @@
-"""What a model writes is seen while it writes it, from every process, once; and costs no commit."""
+"""Streamed replies: visible from every process, once, and without a commit."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from typing import NoReturn
 
 import pytest
 
-from perdure import AesGcm, Agent, Code, Delta, Error, Event, Fact, Runtime, Session
+from perdure import Agent, Code, Error, Runtime, Session
+from perdure.events import Event, RecordEvent, TextDelta
 from perdure.ids import EffectId, Seq, SessionId, StreamId, Tenant, TurnId
-from perdure.models.protocol import HiddenDelta, ModelError, ModelEvent, ModelReply, ModelRequest, TextDelta
-from perdure.observe.events import Superseded
-from perdure.runtime.calls.lost import StoredPartialStreams, written
+from perdure.models.protocol import HiddenDelta, ModelError, ModelEvent, ModelReply, ModelRequest, TextPiece
+from perdure.observe.events import TextReset
+from perdure.runtime.calls.orphaned_calls import StoredPartialStreams, written
 from perdure.runtime.clock import SystemClock
+from perdure.runtime.internals import core_of, ref_of
+from perdure.security import AesGcmCodec
 from perdure.services.replies import PartialStreamState
 from perdure.store.live import Piece
 from perdure.store.sqlite.store import SqliteStore
@@ -23,7 +26,7 @@ from perdure.vocab.messages import Text
 from perdure.vocab.outcomes import LlmCallOutcome, LlmError
 from perdure.vocab.records import EffectSettled, TurnEnded
 from perdure.vocab.usage import Usage
-from tests.scenarios.conftest import Desk, until
+from tests.scenarios.conftest import App, until
 
 
 class Typist:
@@ -47,7 +50,7 @@ class Typist:
             await self.may.acquire()
             if piece is None:
                 raise ModelError(LlmError(kind="stream_cut", message="cut", retryable=True))
-            yield TextDelta(piece)
+            yield TextPiece(piece)
         await self.may.acquire()
         said = "".join(piece for piece in pieces if piece)
         yield ModelReply(parts=(Text(text=said),), finish="stop", usage=Usage(), model="typist")
@@ -67,12 +70,12 @@ class Reader:
 
     @property
     def text(self) -> str:
-        """What stands on the screen of somebody who strikes out what is superseded."""
+        """The text on a screen that strikes out superseded text."""
         shown = self._has
         for event in self.events:
-            if isinstance(event, Delta):
+            if isinstance(event, TextDelta):
                 shown += event.text
-            elif isinstance(event, Superseded):
+            elif isinstance(event, TextReset):
                 assert len(shown) == event.chars
                 shown = ""
         return shown
@@ -83,7 +86,7 @@ class Reader:
 
     @property
     def replies(self) -> list[str]:
-        records = [event.record for event in self.events if isinstance(event, Fact)]
+        records = [event.record for event in self.events if isinstance(event, RecordEvent)]
         outcomes = [record.outcome for record in records if isinstance(record, EffectSettled)]
         return [one.reply.text for one in outcomes if isinstance(one, LlmCallOutcome) and one.reply]
 
@@ -109,42 +112,42 @@ class Reader:
 PIECES = ("Hello, ", "dear ", "reader", ". That ", "is all.")
 
 
-async def test_another_process_sees_what_is_written_while_it_is(desk: Desk) -> None:
+async def test_another_process_sees_what_is_written_while_it_is(app: App) -> None:
     model = Typist(PIECES)
-    rt, elsewhere = await desk.open(model), await desk.open(Typist(PIECES), worker=False)
+    rt, elsewhere = await app.open(model), await app.open(Typist(PIECES), worker=False)
     sent = await (await rt.session("s", agent="a")).send("go")
-    reader = Reader(elsewhere.existing("s"))
+    reader = Reader(elsewhere.get_session("s"))
     model.go_on(2)
     await reader.shows("Hello, dear ")
     first = reader.cursor
     model.go_on(2)
     await reader.shows("Hello, dear reader. That ")
 
-    again, from_the_start = Reader(elsewhere.existing("s"), first, "Hello, dear "), Reader(rt.existing("s"))
+    again, from_the_start = Reader(elsewhere.get_session("s"), first, "Hello, dear "), Reader(rt.get_session("s"))
     await again.shows("Hello, dear reader. That ")
     await from_the_start.shows("Hello, dear reader. That ")
     model.go_on()
     assert (await sent.result(timeout=20)).text == "".join(PIECES)
     for one in (reader, again, from_the_start):
         await one.has_replies("".join(PIECES))
-        assert not [event for event in one.events if isinstance(event, Superseded)]
+        assert not [event for event in one.events if isinstance(event, TextReset)]
         await one.leave()
 
     async def forgotten() -> bool:
-        return await elsewhere.store.live.read(sent.session.stream) == ()
+        return await core_of(elsewhere).store.live.read(ref_of(sent.session).stream) == ()
 
     await until(forgotten)
-    behind = Reader(elsewhere.existing("s"), reader.cursor)
+    behind = Reader(elsewhere.get_session("s"), reader.cursor)
     await asyncio.sleep(0.3)
     assert behind.events == [], "nothing that is saved is shown as if it were being written"
     await behind.leave()
 
 
-async def test_an_attempt_that_breaks_off_is_superseded_everywhere(desk: Desk) -> None:
+async def test_an_attempt_that_breaks_off_is_superseded_everywhere(app: App) -> None:
     model = Typist(("Hel", None), ("Good ", "morning"))
-    rt, elsewhere = await desk.open(model), await desk.open(model, worker=False)
+    rt, elsewhere = await app.open(model), await app.open(model, worker=False)
     sent = await (await rt.session("s", agent="a")).send("go")
-    here, there = Reader(rt.existing("s")), Reader(elsewhere.existing("s"))
+    here, there = Reader(rt.get_session("s")), Reader(elsewhere.get_session("s"))
     model.go_on(1)
     await here.shows("Hel")
     await there.shows("Hel")
@@ -156,10 +159,10 @@ async def test_an_attempt_that_breaks_off_is_superseded_everywhere(desk: Desk) -
 
     await until(asked_again)
     model.go_on(1)
-    again = Reader(elsewhere.existing("s"), cursor, has="Hel")
+    again = Reader(elsewhere.get_session("s"), cursor, has="Hel")
     for one in (here, there, again):
         await one.shows("Good ")
-        assert [event.chars for event in one.events if isinstance(event, Superseded)] == [3]
+        assert [event.chars for event in one.events if isinstance(event, TextReset)] == [3]
     model.go_on()
     assert (await sent.result(timeout=20)).text == "Good morning"
     for one in (here, there, again):
@@ -167,28 +170,28 @@ async def test_an_attempt_that_breaks_off_is_superseded_everywhere(desk: Desk) -
         await one.leave()
 
 
-async def test_a_host_can_ask_for_what_there_is_of_a_reply(desk: Desk) -> None:
+async def test_a_host_can_ask_for_what_there_is_of_a_reply(app: App) -> None:
     model = Typist(PIECES)
-    rt = await desk.open(model)
+    rt = await app.open(model)
     sent = await (await rt.session("s", agent="a")).send("go")
-    partial = StoredPartialStreams(rt.store, Tenant("default"))
-    assert await partial.get_partial_stream(SessionId("nobody"), sent.turn) is None
+    partial = StoredPartialStreams(core_of(rt).store, Tenant("default"))
+    assert await partial.get_partial_stream(SessionId("nobody"), sent.turn_id) is None
     model.go_on(2)
 
     async def there() -> bool:
-        return await partial.get_partial_stream(SessionId("s"), sent.turn) == PartialStreamState("Hello, dear ")
+        return await partial.get_partial_stream(SessionId("s"), sent.turn_id) == PartialStreamState("Hello, dear ")
 
     await until(there)
     assert await partial.get_partial_stream(SessionId("s"), TurnId("another")) is None
     model.go_on()
     await sent.result(timeout=20)
-    assert await partial.get_partial_stream(SessionId("s"), sent.turn) is None
+    assert await partial.get_partial_stream(SessionId("s"), sent.turn_id) is None
 
 
-async def test_whoever_does_not_look_slows_nobody(desk: Desk) -> None:
+async def test_idle_observer_does_not_slow_the_turn(app: App) -> None:
     pieces = [f"{n} " for n in range(5_000)]
     model = Typist(pieces)
-    rt = await desk.open(model)
+    rt = await app.open(model)
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     idle = session.events()
@@ -197,11 +200,11 @@ async def test_whoever_does_not_look_slows_nobody(desk: Desk) -> None:
     assert (await sent.result(timeout=40)).text == "".join(pieces)
     replies = 0
     async for event in idle:
-        if isinstance(event, Fact) and isinstance(event.record, EffectSettled):
+        if isinstance(event, RecordEvent) and isinstance(event.record, EffectSettled):
             replies += 1
-        if isinstance(event, Fact) and isinstance(event.record, TurnEnded):
+        if isinstance(event, RecordEvent) and isinstance(event.record, TurnEnded):
             break
-    assert replies == 1, "what is durable, it gets all the same"
+    assert replies == 1, "an idle observer still gets durable facts"
 
 
 class Mute(Typist):
@@ -213,13 +216,13 @@ class Mute(Typist):
                 yield event
             return
         self.asked += 1
-        yield TextDelta("Hel")
+        yield TextPiece("Hel")
         await asyncio.Event().wait()
 
 
-async def test_a_model_that_falls_silent_is_asked_again_and_what_it_said_is_superseded(desk: Desk) -> None:
+async def test_stalled_model_is_retried_and_its_text_superseded(app: App) -> None:
     model = Mute(("Good ", "morning"))
-    rt = await desk.add([Agent("a", model=model, stall_timeout=1.5)])
+    rt = await app.add([Agent("a", model=model, stall_timeout=1.5)])
     session = await rt.session("s", agent="a")
     reader = Reader(session)
     sent = await session.send("go")
@@ -227,7 +230,7 @@ async def test_a_model_that_falls_silent_is_asked_again_and_what_it_said_is_supe
     model.go_on()
     assert (await sent.result(timeout=20)).text == "Good morning"
     await reader.has_replies("Good morning")
-    assert [event.chars for event in reader.events if isinstance(event, Superseded)] == [3]
+    assert [event.chars for event in reader.events if isinstance(event, TextReset)] == [3]
     await reader.leave()
 
 
@@ -237,16 +240,16 @@ class Acting(Typist):
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         if not self.asked:
             self.asked += 1
-            yield TextDelta("Let me look. ")
+            yield TextPiece("Let me look. ")
             yield HiddenDelta(4)
             raise ModelError(LlmError(kind="stream_cut", message="cut", retryable=True))
         async for event in super().stream(request):
             yield event
 
 
-async def test_a_reply_that_breaks_off_may_stand_as_a_partial_one(desk: Desk) -> None:
+async def test_a_reply_that_breaks_off_may_stand_as_a_partial_one(app: App) -> None:
     model = Typist(("Hel", "lo", None), ("Good morning",))
-    rt = await desk.add([Agent("a", model=model, partial_replies="finalize")])
+    rt = await app.add([Agent("a", model=model, on_cut_reply="keep")])
     model.go_on()
     result = await (await (await rt.session("s", agent="a")).send("go")).result(timeout=20)
     assert (result.status, result.text, result.partial) == ("finished", "Hello", "stream_cut")
@@ -256,56 +259,54 @@ async def test_a_reply_that_breaks_off_may_stand_as_a_partial_one(desk: Desk) ->
 
 
 @pytest.mark.parametrize("first", [(None,), (" ", None)], ids=["nothing", "blank"])
-async def test_what_is_no_text_is_asked_for_again(desk: Desk, first: tuple[str | None, ...]) -> None:
+async def test_reply_without_text_is_requested_again(app: App, first: tuple[str | None, ...]) -> None:
     model = Typist(first, ("Good morning",))
-    rt = await desk.add([Agent("a", model=model, partial_replies="finalize")])
+    rt = await app.add([Agent("a", model=model, on_cut_reply="keep")])
     model.go_on()
     result = await (await (await rt.session("s", agent="a")).send("go")).result(timeout=20)
     assert (result.text, result.partial) == ("Good morning", "")
 
 
-async def test_a_text_before_a_call_that_was_begun_is_no_reply(desk: Desk) -> None:
+async def test_a_text_before_a_call_that_was_begun_is_no_reply(app: App) -> None:
     model = Acting(("unused",), ("Good morning",))
-    rt = await desk.add([Agent("a", model=model, partial_replies="finalize")])
+    rt = await app.add([Agent("a", model=model, on_cut_reply="keep")])
     model.go_on()
     result = await (await (await rt.session("s", agent="a")).send("go")).result(timeout=20)
     assert (result.text, result.partial) == ("Good morning", "")
 
 
-async def test_what_is_said_at_once_is_told_to_nobody_else_and_costs_no_commit(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_short_reply_is_not_streamed_and_costs_no_commit(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     model = Typist([])
     model.go_on()
-    rt = await desk.open(model)
+    rt = await app.open(model)
     session = await rt.session("s", agent="a")
 
     async def put(*_: object, **__: object) -> NoReturn:
         raise AssertionError("a short reply was told")
 
-    monkeypatch.setattr(rt.store.live, "put", put)
+    monkeypatch.setattr(core_of(rt).store.live, "put", put)
     await session.ask("go")
-    before = rt.store.counters.plans
+    before = core_of(rt).store.counters.plans
     await session.ask("go")
-    short = rt.store.counters.plans - before
+    short = core_of(rt).store.counters.plans - before
     monkeypatch.undo()
 
     long = Typist([*"A much longer reply, a character at a time"])
-    other = await desk.open(long)
+    other = await app.open(long)
     session = await other.session("other", agent="a")
-    before = other.store.counters.plans
+    before = core_of(other).store.counters.plans
     sent = await session.send("go")
     for _ in range(5):
         long.go_on(8)
         await asyncio.sleep(0.07)
     long.go_on()
     await sent.result(timeout=20)
-    assert other.store.counters.plans - before <= short + 1, "the admission of a new session aside"
+    assert core_of(other).store.counters.plans - before <= short + 1, "the admission of a new session aside"
 
 
-async def test_a_side_channel_that_fails_changes_nothing(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_side_channel_that_fails_changes_nothing(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     model = Typist(PIECES)
-    rt = await desk.open(model)
+    rt = await app.open(model)
 
     tried: list[object] = []
 
@@ -316,7 +317,7 @@ async def test_a_side_channel_that_fails_changes_nothing(desk: Desk, monkeypatch
     async def was_tried() -> bool:
         return bool(tried)
 
-    monkeypatch.setattr(rt.store.live, "put", put)
+    monkeypatch.setattr(core_of(rt).store.live, "put", put)
     sent = await (await rt.session("s", agent="a")).send("go")
     model.go_on(3)
     await until(was_tried)
@@ -324,12 +325,12 @@ async def test_a_side_channel_that_fails_changes_nothing(desk: Desk, monkeypatch
     assert (await sent.result(timeout=20)).text == "".join(PIECES)
 
 
-async def test_a_text_that_is_cut_in_the_middle_of_a_character_is_one_text_everywhere(desk: Desk) -> None:
+async def test_text_split_inside_a_character_is_equal_everywhere(app: App) -> None:
     model = Typist(("a\ud83d", "\ude00b", "\ud83d", "c\x00"))
-    rt = await desk.open(model)
+    rt = await app.open(model)
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
-    here, there = Reader(session), Reader((await desk.open(model, worker=False)).existing("s"))
+    here, there = Reader(session), Reader((await app.open(model, worker=False)).get_session("s"))
     model.go_on(4)
     await here.shows("a😀b?c\x00")
 
@@ -347,19 +348,19 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
 
 
-async def test_what_is_encrypted_is_encrypted_there_too(tmp_path: Path) -> None:
-    model, path, codec = Typist(PIECES), tmp_path / "s.db", AesGcm({"k1": b"k" * 32})
+async def test_streamed_text_is_encrypted_in_the_store(tmp_path: Path) -> None:
+    model, path, codec = Typist(PIECES), tmp_path / "s.db", AesGcmCodec({"k1": b"k" * 32})
 
     def store() -> SqliteStore:
         return SqliteStore(path, SystemClock())
 
     agents = [Agent("a", model=model)]
     async with (
-        Runtime(store(), agents=agents, codec=codec) as rt,
-        Runtime(store(), agents=agents, codec=codec, worker=False) as elsewhere,
+        Runtime(store(), agents=agents, payload_codec=codec) as rt,
+        Runtime(store(), agents=agents, payload_codec=codec, worker=False) as elsewhere,
     ):
         sent = await (await rt.session("s", agent="a")).send("go")
-        reader = Reader(elsewhere.existing("s"))
+        reader = Reader(elsewhere.get_session("s"))
         model.go_on(3)
         await reader.shows("Hello, dear reader")
         files = contents(tmp_path)
@@ -371,11 +372,11 @@ async def test_what_is_encrypted_is_encrypted_there_too(tmp_path: Path) -> None:
 
 
 async def test_a_piece_that_did_not_arrive_is_told_again_with_the_next(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = Typist(PIECES)
-    rt, looking = await desk.open(model), await desk.open(Typist(PIECES), worker=False)
-    put, failed = rt.store.live.put, asyncio.Event()
+    rt, looking = await app.open(model), await app.open(Typist(PIECES), worker=False)
+    put, failed = core_of(rt).store.live.put, asyncio.Event()
 
     async def fails_once(pieces: Sequence[Piece], *, over: Sequence[tuple[StreamId, int]] = (), now: int) -> None:
         if pieces and not failed.is_set():
@@ -383,26 +384,26 @@ async def test_a_piece_that_did_not_arrive_is_told_again_with_the_next(
             raise Error(Code.STORE_UNAVAILABLE, "not now")
         await put(pieces, over=over, now=now)
 
-    monkeypatch.setattr(rt.texts, "_channel", SimpleNamespace(put=fails_once))
+    monkeypatch.setattr(core_of(rt).texts, "_channel", SimpleNamespace(put=fails_once))
     sent = await (await rt.session("s", agent="a")).send("go")
     model.go_on(1)
     await failed.wait()
     model.go_on(1)
 
     async def there() -> bool:
-        return await looking.partial_streams.get_partial_stream(SessionId("s"), sent.turn) == PartialStreamState(
-            "Hello, dear "
-        )
+        return await core_of(looking).partial_streams.get_partial_stream(
+            SessionId("s"), sent.turn_id
+        ) == PartialStreamState("Hello, dear ")
 
     await until(there)
     model.go_on()
     await sent.result(timeout=20)
 
 
-async def test_behind_a_piece_that_was_lost_nothing_counts(desk: Desk) -> None:
-    rt = await desk.open(Typist(PIECES), worker=False)
+async def test_behind_a_piece_that_was_lost_nothing_counts(app: App) -> None:
+    rt = await app.open(Typist(PIECES), worker=False)
     stream, turn, effect = StreamId("default:session:s"), TurnId("t"), EffectId("m1.1")
     for start, text in ((0, "Hel"), (3, "lo, "), (12, "world")):
-        await rt.store.live.put([Piece(stream, turn, effect, 1, Seq(1), start, text)], now=1)
-    before = await written(rt.store, stream, turn, effect)
+        await core_of(rt).store.live.put([Piece(stream, turn, effect, 1, Seq(1), start, text)], now=1)
+    before = await written(core_of(rt).store, stream, turn, effect)
     assert (before.text, before.chars) == ("Hello, ", 17)

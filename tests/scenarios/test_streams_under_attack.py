@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from perdure import Agent, Delta, Event, Fact, Session
-from perdure.models.protocol import ModelError, ModelEvent, ModelRequest, TextDelta
+from perdure import Agent, Session
+from perdure.events import Event, RecordEvent, TextDelta
+from perdure.models.protocol import ModelError, ModelEvent, ModelRequest, TextPiece
 from perdure.observe.hub import QUEUE_LIMIT
+from perdure.runtime.internals import core_of, ref_of
 from perdure.vocab.outcomes import LlmError
 from perdure.vocab.records import TurnEnded
 from perdure.vocab.usage import Usage
-from tests.scenarios.conftest import Desk
+from tests.scenarios.conftest import App
 from tests.scenarios.test_streaming import Reader, Typist
 
 OBSERVERS, SLOW = 50, 9
@@ -28,15 +30,15 @@ class Slow:
     async def _read(self, session: Session) -> None:
         async for event in session.events():
             self.events.append(event)
-            if isinstance(event, Fact) and isinstance(event.record, TurnEnded):
+            if isinstance(event, RecordEvent) and isinstance(event.record, TurnEnded):
                 return
             await self.may.acquire()
 
 
-async def test_of_fifty_observers_the_slow_and_the_absent_hold_up_nobody(desk: Desk) -> None:
+async def test_slow_and_absent_observers_delay_no_other_observer(app: App) -> None:
     pieces = [f"{n} " for n in range(3_000)]
     model = Typist(pieces)
-    rt = await desk.open(model)
+    rt = await app.open(model)
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     absent = session.events()
@@ -46,7 +48,7 @@ async def test_of_fifty_observers_the_slow_and_the_absent_hold_up_nobody(desk: D
     model.go_on(len(pieces) + 1)
     assert (await sent.result(timeout=60)).text == "".join(pieces)
     assert all(len(one.events) <= 2 for one in slow), "the whole reply was written before they read on"
-    queued = [len(one.items) for one in rt.hub._watching[session.stream]]  # pyright: ignore[reportPrivateUsage]
+    queued = [len(one.items) for one in core_of(rt).hub._watching[ref_of(session).stream]]  # pyright: ignore[reportPrivateUsage]
     assert len(queued) == OBSERVERS
     assert max(queued) <= QUEUE_LIMIT < len(pieces)
     for reader in quick:
@@ -56,8 +58,8 @@ async def test_of_fifty_observers_the_slow_and_the_absent_hold_up_nobody(desk: D
         for _ in range(QUEUE_LIMIT * 2):
             one.may.release()
         await asyncio.wait_for(one.task, 30)
-        said = "".join(event.text for event in one.events if isinstance(event, Delta))
-        assert "".join(pieces).startswith(said), "what is shown has no hole, and nothing twice"
+        said = "".join(event.text for event in one.events if isinstance(event, TextDelta))
+        assert "".join(pieces).startswith(said), "the shown text has no gap and no repetition"
 
 
 class Cut:
@@ -71,37 +73,37 @@ class Cut:
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         self.asked += 1
-        yield TextDelta("abc" * 1_000)
+        yield TextPiece("abc" * 1_000)
         raise ModelError(LlmError(kind="stream_cut", message="cut", retryable=True))
 
     async def priced(self, usage: Usage) -> Usage:
         return Usage(input=usage.input, output=usage.output, calls=1, cost_nano=self._cost_nano, priced=1, estimated=1)
 
 
-async def test_a_limit_that_is_reached_in_the_middle_of_a_stream_ends_the_turn(desk: Desk) -> None:
+async def test_limit_reached_in_a_cut_stream_ends_the_turn(app: App) -> None:
     tokens, money = Cut(), Cut(cost_nano=2_000_000_000)
     agents = [Agent("t", model=tokens, max_turn_tokens=500), Agent("m", model=money, max_turn_usd="1")]
-    rt = await desk.add(agents)
+    rt = await app.add(agents)
     for name, model in (("t", tokens), ("m", money)):
         result = await (await (await rt.session(f"s-{name}", agent=name)).send("go")).result(30)
         assert (result.status, result.reason) == ("stopped", "limit_reached"), name
         assert (model.asked, result.usage.output) == (1, 1_000), "bought once, and not asked again"
 
 
-async def test_who_comes_back_into_an_attempt_that_was_given_up_sees_it_struck_out(desk: Desk) -> None:
+async def test_reconnected_observer_sees_a_superseded_attempt_struck_out(app: App) -> None:
     model = Typist(("Hello, ", "dear ", None), ("Good ", "morning"))
-    rt, looking = await desk.open(model), await desk.open(Typist(("x",)), worker=False)
+    rt, looking = await app.open(model), await app.open(Typist(("x",)), worker=False)
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
-    reader = Reader(looking.existing("s"))
+    reader = Reader(looking.get_session("s"))
     model.go_on(1)
     await reader.shows("Hello, ")
     cursor = reader.cursor
     await reader.leave()
     model.go_on(3)  # the rest of the first attempt, its end, and the beginning of the next
-    watching = Reader(looking.existing("s"), cursor, has="Hello, ")
+    watching = Reader(looking.get_session("s"), cursor, has="Hello, ")
     await watching.shows("Good ")
-    late = Reader(looking.existing("s"), cursor, has="Hello, ")
+    late = Reader(looking.get_session("s"), cursor, has="Hello, ")
     await late.shows("Good ")
     model.go_on()
     assert (await sent.result(timeout=30)).text == "Good morning"

@@ -9,13 +9,14 @@ from typing import cast
 
 import pytest
 
-from perdure import Agent, Code, Error, Runtime, Session, ToolContext, Tuning, process, tool
+from perdure import Agent, Code, Error, Runtime, RuntimeOptions, Session, ToolContext, process, tool
 from perdure.codec import Json
 from perdure.commit.plan import Entry
 from perdure.ids import DEFAULT_TENANT, CallId, EffectId, SessionId, StreamId, session_stream
 from perdure.models.protocol import Model, ModelEvent, ModelRequest
 from perdure.models.scripted import ScriptedModel, call, calls, give, say
 from perdure.observe.verify import verify
+from perdure.runtime.internals import core_of, ref_of
 from perdure.runtime.processes.context import ProcessContext
 from perdure.runtime.turns.subagents import let_go
 from perdure.services.spawns import LogSpawnStore, SpawnLimits
@@ -34,12 +35,12 @@ from perdure.tools.spawn_subagent import spawn_subagent
 from perdure.tools.subagents import SubagentFailed
 from perdure.vocab.children import ChildClaimed, ChildEnded, ChildRegistered
 from perdure.vocab.effects import DurableStep, EffectKind
-from perdure.vocab.messages import Text, ToolResult
+from perdure.vocab.messages import Text, ToolResultPart
 from perdure.vocab.outcomes import CompletedToolCall, Done, Failed, ToolCallOutcome
 from perdure.vocab.records import EffectSettled, EffectStarted, SessionOpened, TurnEnded
 from tests.scenarios.conftest import NewStore, until
 
-HURRIED = Tuning(patience_s=0.0, drain_s=0)
+HURRIED = RuntimeOptions(idle_timeout_s=0.0, drain_s=0)
 
 
 @tool(effect="resumable")
@@ -52,12 +53,12 @@ async def publish(ctx: ToolContext, about: str) -> str:
 def office(
     new_store: NewStore,
     *agents: Agent,
-    tuning: Tuning = HURRIED,
+    tuning: RuntimeOptions = HURRIED,
     tools: tuple[AnyTool, ...] = (publish,),
     chief: Model | None = None,
 ) -> Runtime:
     model = chief or ScriptedModel(call("publish", about="tea"), say("all done", exact=True))
-    return Runtime(new_store(), agents=[Agent("chief", model=model, tools=tools), *agents], tuning=tuning)
+    return Runtime(new_store(), agents=[Agent("chief", model=model, tools=tools), *agents], options=tuning)
 
 
 def writer(*steps: object, tools: tuple[AnyTool, ...] = ()) -> Agent:
@@ -65,14 +66,14 @@ def writer(*steps: object, tools: tuple[AnyTool, ...] = ()) -> Agent:
 
 
 async def outputs(session: Session) -> list[Json]:
-    history = await session.history()
-    return [part.output for message in history for part in message.parts if isinstance(part, ToolResult)]
+    history = await session.messages()
+    return [part.output for message in history for part in message.parts if isinstance(part, ToolResultPart)]
 
 
 async def failures(session: Session) -> list[str]:
     """The codes with which calls have failed."""
     found: list[str] = []
-    for row in await session.rows():
+    for row in await session.journal():
         match row.record:
             case EffectSettled(
                 outcome=ToolCallOutcome(launch=Done(result=CompletedToolCall(output=Failed() as failed)))
@@ -85,16 +86,18 @@ async def failures(session: Session) -> list[str]:
 
 async def children(rt: Runtime, session: str) -> list[Session]:
     """The sessions that a session has started, in order."""
-    rows = (row.record for row in await rt.existing(session).rows())
-    return [rt.existing(record.child) for record in rows if isinstance(record, ChildRegistered)]
+    rows = (row.record for row in await rt.get_session(session).journal())
+    return [rt.get_session(record.child) for record in rows if isinstance(record, ChildRegistered)]
 
 
 async def check(rt: Runtime, *sessions: Session) -> None:
     """No log contradicts itself."""
     for session in sessions:
-        info = await rt.store.stream(session.stream)
+        info = await core_of(rt).store.stream(ref_of(session).stream)
         assert info is not None
-        assert not verify(info, await session.rows(), await rt.store.load(session.stream, code=CODE)).problems
+        assert not verify(
+            info, await session.journal(), await core_of(rt).store.load(ref_of(session).stream, code=CODE)
+        ).problems
 
 
 class Listener:
@@ -118,11 +121,11 @@ async def test_a_tool_asks_another_agent_and_goes_on_with_its_answer(new_store: 
         assert await session.ask("Publish something about tea") == "all done"
         assert await outputs(session) == ["published: Tea is hot"]
         [child] = await children(rt, "s")
-        opened = (await child.rows())[0].record
+        opened = (await child.journal())[0].record
         assert isinstance(opened, SessionOpened)
         assert opened.parent is not None
-        assert (opened.agent, opened.parent.stream, opened.parent.depth) == ("writer", session.stream, 1)
-        [asked, answered] = await child.history()
+        assert (opened.agent, opened.parent.stream, opened.parent.depth) == ("writer", ref_of(session).stream, 1)
+        [asked, answered] = await child.messages()
         assert asked.parts == (Text(text="Write about tea"),)
         assert answered.parts == (Text(text="Tea is hot"),)
         await check(rt, session, child)
@@ -145,10 +148,10 @@ async def test_a_tool_that_is_not_resumable_is_told_what_to_do(new_store: NewSto
         assert await (await rt.session("s", agent="chief")).ask("Go") == "done"
     [problem] = problems
     assert problem.code is Code.DURABLE_EFFECTS_UNAVAILABLE
-    assert problem.hint == 'declare it: @tool(effect="resumable")'
+    assert problem.hint == '@tool(effect="resumable")'
 
 
-async def test_what_is_no_text_is_asked_of_nobody_and_the_turn_ends(new_store: NewStore) -> None:
+async def test_invalid_task_text_starts_no_subagent(new_store: NewStore) -> None:
     codes: list[str] = []
 
     @tool(effect="resumable")
@@ -172,7 +175,7 @@ async def test_what_is_no_text_is_asked_of_nobody_and_the_turn_ends(new_store: N
 
 
 def test_an_order_that_cannot_be_read_keeps_no_turn_from_ending() -> None:
-    """Whoever waited for it lets go of nobody."""
+    """An ask with an invalid prompt has no child to release."""
     effect = EffectId("c1.0/ask:writer:1")
     started = EffectStarted(
         id=effect,
@@ -195,7 +198,7 @@ async def test_several_are_asked_at_once_each_in_a_session_of_its_own(new_store:
         session = await rt.session("s", agent="chief")
         assert await session.ask("Go") == "done"
         assert await outputs(session) == [["Tea is hot"] * 3]
-        said = [(await child.history())[0].parts[0] for child in await children(rt, "s")]
+        said = [(await child.messages())[0].parts[0] for child in await children(rt, "s")]
         assert sorted(part.text for part in said if isinstance(part, Text)) == ["about one", "about three", "about two"]
 
 
@@ -218,9 +221,9 @@ async def test_the_end_of_a_background_sub_agent_is_said_to_its_parent(new_store
         await session.ask("Go")
 
         async def told() -> bool:
-            ends = [row for row in await session.rows() if row.kind == "turn_ended"]
+            ends = [row for row in await session.journal() if row.kind == "turn_ended"]
             texts = [
-                part.text for message in await session.history() for part in message.parts if isinstance(part, Text)
+                part.text for message in await session.messages() for part in message.parts if isinstance(part, Text)
             ]
             return any("Tea is hot" in text for text in texts) and (await session.why()).status == "idle" and bool(ends)
 
@@ -230,7 +233,7 @@ async def test_the_end_of_a_background_sub_agent_is_said_to_its_parent(new_store
         assert output == {"agent": "writer", "session": child.id, "status": "running"}
         texts = [
             part.text
-            for message in await session.history()
+            for message in await session.messages()
             if message.role == "user"
             for part in message.parts
             if isinstance(part, Text)
@@ -240,7 +243,7 @@ async def test_the_end_of_a_background_sub_agent_is_said_to_its_parent(new_store
         ]
 
 
-async def test_what_a_model_may_not_ask_for_is_an_error_of_its_call(new_store: NewStore) -> None:
+async def test_invalid_spawn_arguments_fail_their_calls(new_store: NewStore) -> None:
     schema: Json = {"type": "object", "properties": {"a": {"type": "nonsense"}}}
     asked = calls(
         call("spawn_subagent", name="nobody", task="Tea"),
@@ -260,7 +263,7 @@ async def test_what_a_model_may_not_ask_for_is_an_error_of_its_call(new_store: N
 
 @dataclass
 class Verdict:
-    """What a critic says."""
+    """The verdict of a critic."""
 
     good: bool
 
@@ -278,14 +281,14 @@ def judging(results: list[object]) -> AnyTool:
     return judge
 
 
-async def test_an_answer_of_the_wanted_type_is_asked_for_again_until_it_is_one(new_store: NewStore) -> None:
+async def test_typed_answer_is_requested_until_it_is_valid(new_store: NewStore) -> None:
     results: list[object] = []
     chief = ScriptedModel(call("judge"), say("done", exact=True))
     critic = writer(say("Yes, very", exact=True), give({"good": 3}), give({"good": True}))
     async with office(new_store, critic, tools=(judging(results),), chief=chief) as rt:
         assert await (await rt.session("s", agent="chief")).ask("Go") == "done"
         [child] = await children(rt, "s")
-        replies = [message for message in await child.history() if message.role == "assistant"]
+        replies = [message for message in await child.messages() if message.role == "assistant"]
         assert len(replies) == 3
     assert results[-1] == Verdict(good=True)
 
@@ -307,7 +310,7 @@ async def at_work(rt: Runtime, session: str, count: int = 1) -> list[Session]:
 
     async def begun() -> bool:
         found = await children(rt, session)
-        kinds = [{row.kind for row in await child.rows()} for child in found]
+        kinds = [{row.kind for row in await child.journal()} for child in found]
         return len(found) == count and all("effect_started" in kind for kind in kinds)
 
     await until(begun)
@@ -318,7 +321,7 @@ async def ended(session: Session) -> str:
     found: list[str] = []
 
     async def over() -> bool:
-        ends = [row.record for row in await session.rows() if isinstance(row.record, TurnEnded)]
+        ends = [row.record for row in await session.journal() if isinstance(row.record, TurnEnded)]
         found[:] = [one.reason or one.status for one in ends]
         return bool(found)
 
@@ -329,9 +332,9 @@ async def ended(session: Session) -> str:
 SLOW = say("Tea is hot", latency_ms=600_000)
 
 
-@pytest.mark.parametrize("tuning", [HURRIED, Tuning(patience_s=30, drain_s=0)], ids=["parked", "in memory"])
+@pytest.mark.parametrize("tuning", [HURRIED, RuntimeOptions(idle_timeout_s=30, drain_s=0)], ids=["parked", "in memory"])
 async def test_cancelling_a_turn_cancels_its_child_in_the_foreground_and_no_other(
-    new_store: NewStore, tuning: Tuning
+    new_store: NewStore, tuning: RuntimeOptions
 ) -> None:
     chief = ScriptedModel(
         call("spawn_subagent", name="writer", task="later", mode="background"),
@@ -348,7 +351,7 @@ async def test_cancelling_a_turn_cancels_its_child_in_the_foreground_and_no_othe
         assert (await background.why()).status == "running"
 
 
-async def test_a_cancelled_child_is_an_error_of_the_call_that_waits_for_it(new_store: NewStore) -> None:
+async def test_cancelled_child_fails_the_waiting_call(new_store: NewStore) -> None:
     async with office(new_store, writer(SLOW)) as rt:
         session = await rt.session("s", agent="chief")
         sent = await session.send("Go")
@@ -358,7 +361,7 @@ async def test_a_cancelled_child_is_an_error_of_the_call_that_waits_for_it(new_s
         assert await failures(session) == ["subagent_cancelled"]
 
 
-async def test_a_child_that_fails_is_an_error_of_the_call_that_waits_for_it(new_store: NewStore) -> None:
+async def test_failed_child_fails_the_waiting_call(new_store: NewStore) -> None:
     loop = writer(*[call("nothing")] * 20)
     async with office(new_store, loop) as rt:
         session = await rt.session("s", agent="chief")
@@ -367,7 +370,7 @@ async def test_a_child_that_fails_is_an_error_of_the_call_that_waits_for_it(new_
         assert "no_progress" in str(await outputs(session))
 
 
-async def test_a_deleted_child_is_an_error_of_the_call_that_waits_for_it(new_store: NewStore) -> None:
+async def test_deleted_child_fails_the_waiting_call(new_store: NewStore) -> None:
     async with office(new_store, writer(SLOW)) as rt:
         session = await rt.session("s", agent="chief")
         sent = await session.send("Go")
@@ -381,7 +384,7 @@ async def test_a_child_that_takes_too_long_is_cancelled(new_store: NewStore) -> 
     codes: list[str] = []
 
     @tool(effect="resumable")
-    async def hurry(ctx: ToolContext) -> str:
+    async def evict(ctx: ToolContext) -> str:
         """Ask, and do not wait."""
         try:
             return await ctx.agent("writer").ask("Quick", timeout="50ms")
@@ -389,8 +392,8 @@ async def test_a_child_that_takes_too_long_is_cancelled(new_store: NewStore) -> 
             codes.append(problem.code)
             return "too late"
 
-    chief = ScriptedModel(call("hurry"), say("done", exact=True))
-    async with office(new_store, writer(SLOW), tools=(hurry,), chief=chief) as rt:
+    chief = ScriptedModel(call("evict"), say("done", exact=True))
+    async with office(new_store, writer(SLOW), tools=(evict,), chief=chief) as rt:
         session = await rt.session("s", agent="chief")
         assert await session.ask("Go") == "done"
         [child] = await children(rt, "s")
@@ -398,7 +401,7 @@ async def test_a_child_that_takes_too_long_is_cancelled(new_store: NewStore) -> 
     assert codes[-1] == "subagent_timeout"
 
 
-async def test_an_agent_that_nobody_has_is_an_error_of_the_call(new_store: NewStore) -> None:
+async def test_unknown_agent_fails_the_call(new_store: NewStore) -> None:
     async with office(new_store) as rt:
         session = await rt.session("s", agent="chief")
         assert await session.ask("Go") == "all done"
@@ -413,7 +416,7 @@ async def test_agents_that_start_each_other_end_at_the_depth_limit(new_store: Ne
         asks = call("spawn_subagent", name=other, task="go on", mode="foreground")
         return Agent(name, model=ScriptedModel(asks, say("enough", exact=True)), tools=[spawn_subagent(other)])
 
-    async with Runtime(new_store(), agents=[member("a", "b"), member("b", "a")], tuning=HURRIED) as rt:
+    async with Runtime(new_store(), agents=[member("a", "b"), member("b", "a")], options=HURRIED) as rt:
         session = await rt.session("s", agent="a")
         assert await session.ask("Go") == "enough"
         [b] = await children(rt, "s")
@@ -423,7 +426,7 @@ async def test_agents_that_start_each_other_end_at_the_depth_limit(new_store: Ne
         await check(rt, session, a, b)
         assert (await session.usage()).calls == 6, "three sessions of two model calls each"
         assert (await b.usage()).calls == 4
-        told = [row.record for row in await session.rows() if isinstance(row.record, ChildEnded)]
+        told = [row.record for row in await session.journal() if isinstance(row.record, ChildEnded)]
         assert sorted(one.child for one in told) == sorted((a.id, b.id))
 
 
@@ -441,7 +444,7 @@ async def test_no_more_are_started_than_may_be_however_many_ask_at_once(
 ) -> None:
     storm = calls(*[call("spawn_subagent", name="writer", task=f"task {n}") for n in range(8)])
     chief = ScriptedModel(storm, say("ok", exact=True))
-    tuning = Tuning(patience_s=0.0, drain_s=0, subagents=limits)
+    tuning = RuntimeOptions(idle_timeout_s=0.0, drain_s=0, subagents=limits)
     async with office(new_store, writer(SLOW), tuning=tuning, tools=(spawn_subagent("writer"),), chief=chief) as rt:
         session = await rt.session("s", agent="chief")
         assert await session.ask("Go") == "ok"
@@ -454,7 +457,7 @@ async def test_a_place_is_free_again_when_its_child_is_done(new_store: NewStore)
     one = call("spawn_subagent", name="writer", task="one", mode="foreground")
     two = call("spawn_subagent", name="writer", task="two", mode="foreground")
     chief = ScriptedModel(one, two, say("ok", exact=True))
-    tuning = Tuning(patience_s=0.0, drain_s=0, subagents=SpawnLimits(active=1))
+    tuning = RuntimeOptions(idle_timeout_s=0.0, drain_s=0, subagents=SpawnLimits(active=1))
     async with office(new_store, writer(), tuning=tuning, tools=(spawn_subagent("writer"),), chief=chief) as rt:
         session = await rt.session("s", agent="chief")
         assert await session.ask("Go") == "ok"
@@ -471,15 +474,15 @@ async def test_a_process_asks_an_agent_and_its_log_counts_what_that_used(new_sto
         verdict = await ctx.ask("writer", "Is it good?")
         return f"{text} / {verdict}"
 
-    async with Runtime(new_store(), agents=[writer()], processes=[nightly], tuning=HURRIED) as rt:
+    async with Runtime(new_store(), agents=[writer()], processes=[nightly], options=HURRIED) as rt:
         handle = await rt.start(nightly, "monday", id="n1")
         assert await handle.result() == "Tea is hot / Tea is hot"
 
         async def counted() -> bool:  # the second answer may end the process before what it cost is in its log
-            return len([row for row in await handle.rows() if isinstance(row.record, ChildEnded)]) == 2
+            return len([row for row in await handle.journal() if isinstance(row.record, ChildEnded)]) == 2
 
         await until(counted)
-        rows = [row.record for row in await handle.rows()]
+        rows = [row.record for row in await handle.journal()]
         assert len([one for one in rows if isinstance(one, ChildRegistered)]) == 2
 
 
@@ -488,16 +491,16 @@ async def test_a_cancelled_process_cancels_the_agent_it_waits_for(new_store: New
     async def nightly(ctx: ProcessContext) -> str:
         return await ctx.ask("writer", "Summarise")
 
-    async with Runtime(new_store(), agents=[writer(SLOW)], processes=[nightly], tuning=HURRIED) as rt:
+    async with Runtime(new_store(), agents=[writer(SLOW)], processes=[nightly], options=HURRIED) as rt:
         handle = await rt.start(nightly, id="n1")
 
         async def started() -> bool:
-            return any(isinstance(row.record, ChildRegistered) for row in await handle.rows())
+            return any(isinstance(row.record, ChildRegistered) for row in await handle.journal())
 
         await until(started)
-        [child] = [row.record.child for row in await handle.rows() if isinstance(row.record, ChildRegistered)]
+        [child] = [row.record.child for row in await handle.journal() if isinstance(row.record, ChildRegistered)]
         await handle.cancel("not needed")
-        assert await ended(rt.existing(child)) == "cancelled"
+        assert await ended(rt.get_session(child)) == "cancelled"
 
 
 # --- the spawn store, for tools that start sessions in ways of their own
@@ -507,9 +510,9 @@ async def test_a_claim_has_four_answers_one_after_the_other(new_store: NewStore)
     async with office(new_store, chief=ScriptedModel(say("hi", exact=True))) as rt:
         session = await rt.session("s", agent="chief")
         await session.ask("Hello")
-        turn = next(row.record.turn for row in await session.rows() if isinstance(row.record, TurnEnded))
+        turn = next(row.record.turn for row in await session.journal() if isinstance(row.record, TurnEnded))
         call_id = CallId(f"{turn}.1.0")
-        spawns = LogSpawnStore(rt.store, rt.tenant, SpawnLimits(), rt.clock.wall_ms)
+        spawns = LogSpawnStore(core_of(rt).store, rt.tenant, SpawnLimits(), core_of(rt).clock.wall_ms)
 
         async def claim(token: str, task: str = "Tea") -> SpawnClaimResult:
             return await spawns.try_claim_spawn(session.id, call_id, "writer", task, token)
@@ -532,13 +535,13 @@ async def test_a_claim_has_four_answers_one_after_the_other(new_store: NewStore)
         assert await claim("three") == SpawnSettled(SessionId("child"), "idle", "Tea is hot")
 
 
-async def test_a_claim_without_a_child_is_found_again_by_its_call_and_by_no_other_task(new_store: NewStore) -> None:
+async def test_claim_without_a_child_is_found_by_its_call_only(new_store: NewStore) -> None:
     async with office(new_store, writer(), chief=ScriptedModel(say("hi", latency_ms=600_000))) as rt:
         session = await rt.session("s", agent="chief")
         sent = await session.send("Hello")
         await until(lambda: _has_turn(session))
-        call_id = CallId(f"{sent.turn}.1.0")
-        spawns = LogSpawnStore(rt.store, rt.tenant, SpawnLimits(active=1), rt.clock.wall_ms)
+        call_id = CallId(f"{sent.turn_id}.1.0")
+        spawns = LogSpawnStore(core_of(rt).store, rt.tenant, SpawnLimits(active=1), core_of(rt).clock.wall_ms)
         first = await spawns.try_claim_spawn(session.id, call_id, "writer", "Tea", "one")
         assert isinstance(first, SpawnClaimed)
         again = await spawns.try_claim_spawn(session.id, call_id, "writer", "Tea", "two")
@@ -547,16 +550,16 @@ async def test_a_claim_without_a_child_is_found_again_by_its_call_and_by_no_othe
             await spawns.try_claim_spawn(session.id, call_id, "writer", "Coffee", "two")
         assert other.value.code is Code.REPLAY_MISMATCH
         with pytest.raises(Error) as full:
-            await spawns.try_claim_spawn(session.id, CallId(f"{sent.turn}.1.1"), "writer", "Tea", "two")
+            await spawns.try_claim_spawn(session.id, CallId(f"{sent.turn_id}.1.1"), "writer", "Tea", "two")
         assert full.value.code is Code.SUBAGENT_ACTIVE_EXCEEDED
         await session.cancel()
         assert (await sent.result()).reason == "cancelled"
-        freed = await spawns.try_claim_spawn(session.id, CallId(f"{sent.turn}.1.1"), "writer", "Tea", "two")
+        freed = await spawns.try_claim_spawn(session.id, CallId(f"{sent.turn_id}.1.1"), "writer", "Tea", "two")
         assert isinstance(freed, SpawnClaimed), "a claim of a turn that is over keeps no place"
 
 
 class AllHaveLooked:
-    """A store in which nobody writes before everybody has looked."""
+    """A store that delays all writes until every caller has read."""
 
     def __init__(self, store: Store, everybody: int) -> None:
         self._store = store
@@ -574,26 +577,28 @@ class AllHaveLooked:
         return await self._store.annotate(stream, entry)
 
 
-async def test_numbers_are_given_once_whoever_asks_at_the_same_time(new_store: NewStore) -> None:
+async def test_concurrent_claims_get_distinct_numbers(new_store: NewStore) -> None:
     async with office(new_store, chief=ScriptedModel(say("hi", latency_ms=600_000))) as rt:
         session = await rt.session("s", agent="chief")
         sent = await session.send("Hello")
         await until(lambda: _has_turn(session))
-        store = cast("Store", AllHaveLooked(rt.store, 12))
-        spawns = LogSpawnStore(store, rt.tenant, SpawnLimits(active=5), rt.clock.wall_ms)
+        store = cast("Store", AllHaveLooked(core_of(rt).store, 12))
+        spawns = LogSpawnStore(store, rt.tenant, SpawnLimits(active=5), core_of(rt).clock.wall_ms)
 
         async def one(index: int) -> str:
             try:
-                await spawns.try_claim_spawn(session.id, CallId(f"{sent.turn}.1.{index}"), "writer", "Tea", str(index))
+                await spawns.try_claim_spawn(
+                    session.id, CallId(f"{sent.turn_id}.1.{index}"), "writer", "Tea", str(index)
+                )
             except Error as problem:
                 return problem.code.value
             return "claimed"
 
         told = await asyncio.gather(*(one(index) for index in range(12)))
         assert sorted(told) == ["claimed"] * 5 + ["subagent_active_exceeded"] * 7
-        rows = [row.record for row in await session.rows()]
+        rows = [row.record for row in await session.journal()]
         assert [one.number for one in rows if isinstance(one, ChildClaimed)] == [1, 2, 3, 4, 5]
 
 
 async def _has_turn(session: Session) -> bool:
-    return any(row.kind == "turn_opened" for row in await session.rows())
+    return any(row.kind == "turn_opened" for row in await session.journal())

@@ -17,13 +17,14 @@ from typing import cast
 
 import pytest
 
-from perdure import Agent, Runtime, Tuning
+from perdure import Agent, Runtime, RuntimeOptions
 from perdure.ids import StreamId, WorkerId
 from perdure.models.scripted import ScriptedModel, say
+from perdure.runtime.internals import core_of
 from perdure.runtime.worker import worker as worker_module
-from perdure.runtime.worker.serving import MAX_BEGINNING
+from perdure.runtime.worker.stream_pool import MAX_BEGINNING
 from perdure.store.protocol import Store
-from perdure.store.shapes import Claim, Loaded, Ready, Serves
+from perdure.store.shapes import Claim, Loaded, ReadyStream, Serves
 from perdure.testing.laws import Bench
 from perdure.testing.laws.bench import LEASE_MS, said, stream_of
 from tests.conformance.test_stores import PostgresBench, SqliteBench
@@ -62,7 +63,7 @@ class Counting:
             self.taken.append(stream)
         return found
 
-    async def claim_ready(self, worker: WorkerId, *, limit: int, now: int, serves: Serves) -> tuple[Ready, ...]:
+    async def claim_ready(self, worker: WorkerId, *, limit: int, now: int, serves: Serves) -> tuple[ReadyStream, ...]:
         self.asked["claim_ready"] += 1
         found = await self.store.claim_ready(worker, limit=limit, now=now, serves=serves)
         self.taken.extend(ready.stream for ready in found if ready.claim)
@@ -80,7 +81,7 @@ async def over(store: Store) -> bool:
     return all(log and log[-1].kind == "turn_ended" for log in rows)
 
 
-async def test_a_hundred_sessions_of_a_silent_worker_are_taken_over_one_lease_later(bench: Bench) -> None:
+async def test_sessions_of_a_silent_worker_are_taken_over_once(bench: Bench) -> None:
     store = bench.store
     await store.register(LOST, pid=1, version="1", now=0)
     for index, stream in enumerate(SESSIONS):
@@ -92,15 +93,15 @@ async def test_a_hundred_sessions_of_a_silent_worker_are_taken_over_one_lease_la
         for _ in range(3):
             alive.append(Counting(await bench.reopen()))
             agent = Agent("a", model=ScriptedModel(say("done")))
-            rt = Runtime(cast("Store", alive[-1]), agents=[agent], tuning=Tuning(clock=bench.clock))
+            rt = Runtime(cast("Store", alive[-1]), agents=[agent], options=RuntimeOptions(clock=bench.clock))
             workers.append(await ending.enter_async_context(rt))
         for passed in (LEASE_MS // 3, LEASE_MS // 3, LEASE_MS - 2 * (LEASE_MS // 3) - 1):
             bench.clock.advance(passed)
             for rt in workers:
-                await rt.store.renew(rt.worker_id)
+                await core_of(rt).store.renew(rt.worker_id)
         looked = [one.asked["claimable"] for one in alive]
         await reached(lambda: all(one.asked["claimable"] >= n + 3 for one, n in zip(alive, looked, strict=True)))
-        assert [one.asked["claim"] for one in alive] == [0, 0, 0], "its lease has a millisecond left"
+        assert [one.asked["claim"] for one in alive] == [0, 0, 0], "the lease has a millisecond left"
 
         bench.clock.advance(1)
         async with asyncio.timeout(50):
@@ -109,7 +110,7 @@ async def test_a_hundred_sessions_of_a_silent_worker_are_taken_over_one_lease_la
         taken = [stream for one in alive for stream in one.taken]
         assert sorted(taken) == sorted(SESSIONS), "each was taken once"
         attempts = sum(one.asked["claim"] for one in alive)
-        assert attempts <= 3 * len(SESSIONS), "whoever came too late tried again and again"
+        assert attempts <= 3 * len(SESSIONS), "late workers tried again and again"
 
 
 class Reluctant(Counting):
@@ -147,11 +148,11 @@ class Late(Counting):
 
     rt: Runtime
 
-    async def claim_ready(self, worker: WorkerId, *, limit: int, now: int, serves: Serves) -> tuple[Ready, ...]:
+    async def claim_ready(self, worker: WorkerId, *, limit: int, now: int, serves: Serves) -> tuple[ReadyStream, ...]:
         found = await super().claim_ready(worker, limit=limit, now=now, serves=serves)
-        served = self.rt.worker
+        served = core_of(self.rt).worker
         assert served is not None
-        await reached(lambda: served.serving.running == 0)
+        await reached(lambda: served.stream_pool.running == 0)
         return found
 
 
@@ -164,24 +165,26 @@ async def test_a_worker_that_finishes_while_it_takes_more_looks_on_by_itself(
         await bench.store.admit(said(stream, f"hello {index}", agent="a"))
     late = Late(await bench.reopen())
     agent = Agent("a", model=ScriptedModel(say("done")))
-    late.rt = Runtime(cast("Store", late), agents=[agent], tuning=Tuning(lease_s=36_000))
+    late.rt = Runtime(cast("Store", late), agents=[agent], options=RuntimeOptions(lease_s=36_000))
     async with late.rt, asyncio.timeout(50):
         while not await over(bench.store):  # noqa: ASYNC110 - the worker does it
             await asyncio.sleep(0.05)
 
 
 async def test_keeping_a_hundred_sessions_costs_one_write_per_renewal(bench: Bench) -> None:
-    """They are all in a long call, and their worker only lives on."""
+    """All sessions are in a long call, and their worker only renews its lease."""
     counting = Counting(await bench.reopen())
     model = ScriptedModel(say("done", latency_ms=3_600_000))
     agent = Agent("a", model=model)
-    rt = Runtime(cast("Store", counting), agents=[agent], tuning=Tuning(clock=bench.clock, lease_s=0.2, drain_s=0))
+    rt = Runtime(
+        cast("Store", counting), agents=[agent], options=RuntimeOptions(clock=bench.clock, lease_s=0.2, drain_s=0)
+    )
     async with rt:
         for stream in SESSIONS:
             session = await rt.session(stream.rpartition(":")[2], agent="a")
             await session.send("hello")
         await reached(lambda: len(model.requests) == len(SESSIONS))
-        await reached(lambda: rt.worker is not None and not rt.worker.serving.more_waits)
+        await reached(lambda: (worker := core_of(rt).worker) is not None and not worker.stream_pool.more_waits)
         await asyncio.sleep(0.1)
         counters = counting.store.counters
         commits, renewals = counters.commits, counting.asked["renew"]
@@ -199,7 +202,7 @@ async def ended(store: Store, streams: list[StreamId]) -> int:
 
 
 async def test_suspects_are_tried_one_at_a_time(bench: Bench) -> None:
-    """What two workers left as they found it; and whoever sends has a worker that would like to begin at once."""
+    """Turns abandoned by two workers; the sender has a worker that would start at once."""
     store, streams = bench.store, SESSIONS[:4]
     for stream in streams:
         await store.admit(said(stream, "hello", agent="a"))
@@ -210,10 +213,10 @@ async def test_suspects_are_tried_one_at_a_time(bench: Bench) -> None:
         bench.kill(worker)
     busy = Reluctant(await bench.reopen())
     agent = Agent("a", model=ScriptedModel(say("done")))
-    async with Runtime(cast("Store", busy), agents=[agent], tuning=Tuning(clock=bench.clock)) as rt:
+    async with Runtime(cast("Store", busy), agents=[agent], options=RuntimeOptions(clock=bench.clock)) as rt:
         await reached(lambda: len(busy.taken) == 1)
         for stream in streams:
-            await rt.existing(stream.rpartition(":")[2]).send("and another")
+            await rt.get_session(stream.rpartition(":")[2]).send("and another")
         await (await rt.session("new", agent="a")).send("me too")
         await asyncio.sleep(0.6)  # a look for work or two, which could take more
         assert len(busy.taken) == 1, "nothing is begun beside it"

@@ -7,10 +7,11 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from perdure import Agent, Error, Runtime, Session, Tuning
+from perdure import Agent, Error, Runtime, RuntimeOptions, Session
 from perdure.errors import Code
 from perdure.ids import SessionId, process_stream
 from perdure.models.scripted import ScriptedModel, say
+from perdure.runtime.internals import core_of
 from perdure.services.tasks import CreateSessionTask, NewTaskMessage, SessionTaskUpdate, WakePolicy
 from tests.scenarios.conftest import NewStore, until
 from tests.scenarios.test_background import Fails, Works, said
@@ -27,7 +28,7 @@ class House:
 
     async def open(self, *, keep_s: float = 0) -> Runtime:
         agent = Agent("a", model=ScriptedModel.by_input({}, default=[say("noted")]), tools=[Works(), Fails()])
-        rt = Runtime(self.new_store(), agents=[agent], tuning=Tuning(task_retention_s=keep_s))
+        rt = Runtime(self.new_store(), agents=[agent], options=RuntimeOptions(task_retention_s=keep_s))
         return await self.stack.enter_async_context(rt)
 
 
@@ -53,10 +54,10 @@ def run(id: str, wake: WakePolicy = "silent", tool: str = "test_background") -> 
 
 
 async def is_gone(rt: Runtime, id: str) -> bool:
-    return await rt.store.stream(process_stream(rt.tenant, id)) is None
+    return await core_of(rt).store.stream(process_stream(rt.tenant, id)) is None
 
 
-async def test_what_is_over_goes_after_its_time_and_what_is_not_stays(house: House) -> None:
+async def test_ended_tasks_are_deleted_after_retention_and_open_ones_stay(house: House) -> None:
     rt = await house.open(keep_s=0.05)
     await session_of(rt)
     for new in (external("open"), external("done"), run("run")):
@@ -79,11 +80,11 @@ async def test_a_task_of_a_deleted_session_goes_too(house: House) -> None:
     session = await session_of(rt)
     await rt.tasks.create(external("open"))
     await session.delete()
-    await rt.process("open").complete("done")
+    await rt.get_process("open").complete("done")
     await until(lambda: is_gone(rt, "open"), seconds=30)
 
 
-async def test_what_is_declared_counts_when_the_time_has_come(house: House) -> None:
+async def test_retention_configured_at_the_due_time_decides(house: House) -> None:
     async with AsyncExitStack() as own:
         rt = await House(house.new_store, own).open(keep_s=3600)
         await session_of(rt)
@@ -91,14 +92,14 @@ async def test_what_is_declared_counts_when_the_time_has_come(house: House) -> N
         await rt.tasks.update(S, "kept", SessionTaskUpdate(state="succeeded"))
 
         async def has_timer() -> bool:
-            return await rt.store.next_due() is not None
+            return await core_of(rt).store.next_due() is not None
 
         await until(has_timer, seconds=30)
     rt = await house.open(keep_s=0)
     await rt.tasks.update(S, "kept", SessionTaskUpdate(summary="looked at again"))
 
     async def has_no_timer() -> bool:
-        return await rt.store.next_due() is None
+        return await core_of(rt).store.next_due() is None
 
     await until(has_no_timer, seconds=30)
     assert [task.summary for task in await rt.tasks.list(S)] == ["looked at again"]
@@ -107,7 +108,7 @@ async def test_what_is_declared_counts_when_the_time_has_come(house: House) -> N
 def test_a_time_must_be_one() -> None:
     for wrong in (-1.0, float("inf"), float("nan")):
         with pytest.raises(Error) as caught:
-            Tuning(task_retention_s=wrong)
+            RuntimeOptions(task_retention_s=wrong)
         assert caught.value.code is Code.INVALID_ARGUMENT
 
 
@@ -116,10 +117,10 @@ def test_a_time_must_be_one() -> None:
 
 async def hears(session: Session, *texts: str) -> None:
     async def look() -> bool:
-        return set(texts) <= set(said(await session.history()))
+        return set(texts) <= set(said(await session.messages()))
 
     await until(look, seconds=30)
-    heard = [text for text in said(await session.history()) if text.startswith("Task ")]
+    heard = [text for text in said(await session.messages()) if text.startswith("Task ")]
     assert sorted(heard) == sorted(texts)
 
 
@@ -132,7 +133,7 @@ async def test_a_run_that_ends_tells_its_session_as_its_policy_says(house: House
     await hears(session, "Task Index succeeded: done", "Task Index failed: boom")
 
 
-async def test_what_a_task_does_is_told_as_its_policy_says(house: House) -> None:
+async def test_task_activity_notifies_the_session_by_its_policy(house: House) -> None:
     rt = await house.open()
     session = await session_of(rt)
     await rt.tasks.create(external("t", "on_activity"))

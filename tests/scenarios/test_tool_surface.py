@@ -1,4 +1,4 @@
-"""What tools may return, say while they run, and ask for: through the one loop, on every store."""
+"""Results, progress and requests of tools: through the one loop, on every store."""
 
 from __future__ import annotations
 
@@ -10,45 +10,48 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from perdure import Agent, Event, Fact, Gap, Runtime, ToolContext, ToolError, tool
+from perdure import Agent, Runtime, ToolContext, ToolError, tool
 from perdure.codec import Json, encode
-from perdure.ids import CallId, SessionId
+from perdure.compat.seeds import SeedToolContext, with_, with_services
+from perdure.events import DeltasDropped, Event, RecordEvent
+from perdure.ids import CallId
 from perdure.models.protocol import ModelEvent, ModelReply, ModelRequest, ProviderCall
 from perdure.models.scripted import ScriptedModel, Step, call, calls, say
-from perdure.observe.events import OutputDelta, Progress
+from perdure.observe.events import ToolOutputDelta, ToolProgress
 from perdure.observe.live import MAX_WAITING
-from perdure.testing.held import Gatekeeper
+from perdure.runtime.internals import core_of, ref_of
+from perdure.testing.gated_store import AppendGate
 from perdure.tools.builtin import EchoTool, FailingTool
-from perdure.tools.ceiling import MAX_KEPT_BYTES, MAX_SHOWN_BYTES
-from perdure.tools.execution_result import ToolExecutionResult, ToolResultImage
-from perdure.tools.objects import ToolObject
+from perdure.tools.execution_result import Image, ToolResult
+from perdure.tools.objects import BaseTool
 from perdure.tools.registry import ToolRegistry
-from perdure.vocab.messages import Image, Message, Part, Text, ToolResult
+from perdure.tools.result_truncation import MAX_KEPT_BYTES, MAX_SHOWN_BYTES
+from perdure.vocab.messages import ImagePart, Message, Part, Text, ToolResultPart
 from perdure.vocab.outcomes import Success, into_tool_call
 from perdure.vocab.records import EffectSettled
 from perdure.vocab.usage import Usage
-from tests.scenarios.conftest import Desk, NewStore, until
+from tests.scenarios.conftest import App, NewStore, until
 
 PIXEL = b"\x89PNG\r\n\x1a\n-not-really"
 
 
-def results(messages: tuple[Message, ...]) -> list[ToolResult]:
-    return [part for message in messages for part in message.parts if isinstance(part, ToolResult)]
+def results(messages: tuple[Message, ...]) -> list[ToolResultPart]:
+    return [part for message in messages for part in message.parts if isinstance(part, ToolResultPart)]
 
 
 def tool_parts(messages: tuple[Message, ...]) -> list[Part]:
     return [part for message in messages if message.role == "tool" for part in message.parts]
 
 
-async def asked(rt: Runtime) -> list[ToolResult]:
+async def asked(rt: Runtime) -> list[ToolResultPart]:
     session = await rt.session("s", agent="a")
     await session.ask("go", timeout=10)
-    return results(await session.history())
+    return results(await session.messages())
 
 
 async def outputs(rt: Runtime) -> list[Success]:
     found: list[Success] = []
-    for row in await rt.existing("s").rows():
+    for row in await rt.get_session("s").journal():
         if isinstance(row.record, EffectSettled) and row.record.outcome.kind == "tool_call":
             output = into_tool_call(row.record.outcome).output
             assert isinstance(output, Success), output
@@ -59,41 +62,41 @@ async def outputs(rt: Runtime) -> list[Success]:
 # --- returning more than a value
 
 
-async def test_each_way_to_end_reaches_the_model_as_it_should(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+async def test_each_way_to_end_reaches_the_model_as_it_should(app: App, caplog: pytest.LogCaptureFixture) -> None:
     @tool
-    def works() -> ToolExecutionResult:
+    def works() -> ToolResult:
         """Works."""
-        return ToolExecutionResult.success_with_raw_output({"lines": 2}, "one\ntwo\n")
+        return ToolResult.success_with_raw_output({"lines": 2}, "one\ntwo\n")
 
     @tool
-    def scalar() -> ToolExecutionResult:
+    def scalar() -> ToolResult:
         """Works, with a summary."""
-        return ToolExecutionResult.success_with_raw_output("two lines", "one\ntwo\n")
+        return ToolResult.success_with_raw_output("two lines", "one\ntwo\n")
 
     @tool
-    def fails() -> ToolExecutionResult:
+    def fails() -> ToolResult:
         """Fails."""
-        return ToolExecutionResult.tool_error("no such order")
+        return ToolResult.tool_error("no such order")
 
     @tool
-    def breaks() -> ToolExecutionResult:
+    def breaks() -> ToolResult:
         """Breaks."""
         try:
             raise ConnectionError("db7.internal refused")
         except ConnectionError as cause:
             wrapped = RuntimeError("cannot load the order")
             wrapped.__cause__ = cause
-            return ToolExecutionResult.internal_error(wrapped)
+            return ToolResult.internal_error(wrapped)
 
     @tool
-    def connects() -> ToolExecutionResult:
+    def connects() -> ToolResult:
         """Needs an account."""
-        return ToolExecutionResult.connection_required("github")
+        return ToolResult.connection_required("github")
 
     model = ScriptedModel(
         calls(call("works"), call("scalar"), call("fails"), call("breaks"), call("connects")), say("ok")
     )
-    rt = await desk.open(model, works, scalar, fails, breaks, connects)
+    rt = await app.open(model, works, scalar, fails, breaks, connects)
     with caplog.at_level(logging.ERROR, "perdure.tools"):
         told = await asked(rt)
     assert [(one.name, one.output, one.is_error) for one in told] == [
@@ -108,80 +111,78 @@ async def test_each_way_to_end_reaches_the_model_as_it_should(desk: Desk, caplog
         ("connects", {"connection_required": "github"}, False),
     ]
     assert "cannot load the order: db7.internal refused" in caplog.text
-    rows = await rt.existing("s").rows()
+    rows = await rt.get_session("s").journal()
     assert all(b"db7.internal" not in row.data and b"cannot load" not in row.data for row in rows)
     assert any(b'"connection_required":"github"' in row.data for row in rows), "observers see it as well"
 
 
-async def test_a_model_that_keeps_asking_for_a_connection_leads_nowhere(desk: Desk) -> None:
+async def test_a_model_that_keeps_asking_for_a_connection_leads_nowhere(app: App) -> None:
     @tool(effect="pure")
-    def connects() -> ToolExecutionResult:
+    def connects() -> ToolResult:
         """Needs an account."""
-        return ToolExecutionResult.connection_required("github")
+        return ToolResult.connection_required("github")
 
-    rt = await desk.open(ScriptedModel(*(call("connects") for _ in range(20)), say("never")), connects)
+    rt = await app.open(ScriptedModel(*(call("connects") for _ in range(20)), say("never")), connects)
     session = await rt.session("s", agent="a")
     ended = await (await session.send("go")).result(timeout=10)
     assert (ended.status, ended.reason) == ("stopped", "no_progress")
 
 
-async def test_pictures_are_stored_once_and_stand_behind_their_result(desk: Desk) -> None:
-    picture = ToolResultImage(b64encode(PIXEL).decode(), "image/png")
+async def test_pictures_are_stored_once_and_stand_behind_their_result(app: App) -> None:
+    picture = Image(b64encode(PIXEL).decode(), "image/png")
 
     @tool
-    def draw() -> ToolExecutionResult:
+    def draw() -> ToolResult:
         """Draw."""
-        return ToolExecutionResult.success_with_images({"width": 1}, [picture])
+        return ToolResult.success_with_images({"width": 1}, [picture])
 
     @tool
-    def blank() -> ToolExecutionResult:
+    def blank() -> ToolResult:
         """Draw nothing."""
-        return ToolExecutionResult.success_with_images({"width": 0}, [])
+        return ToolResult.success_with_images({"width": 0}, [])
 
     model = ScriptedModel(calls(call("draw"), call("blank")), say("ok"))
-    rt = await desk.open(model, draw, blank)
+    rt = await app.open(model, draw, blank)
     await asked(rt)
     drawn, nothing = sorted(await outputs(rt), key=lambda output: -len(output.images))
     (ref,) = drawn.images
     assert (ref.media_type, ref.size) == ("image/png", len(PIXEL))
     assert nothing.images == ()
-    stream = rt.existing("s").stream
-    assert (await rt.store.blob(ref.hash, stream=stream)).data == PIXEL
-    parts = tool_parts(await rt.existing("s").history())
-    assert [type(part) for part in parts] == [ToolResult, Image, ToolResult]
-    assert parts[1] == Image(ref=ref)
+    stream = ref_of(rt.get_session("s")).stream
+    assert (await core_of(rt).store.blob(ref.hash, stream=stream)).data == PIXEL
+    parts = tool_parts(await rt.get_session("s").messages())
+    assert [type(part) for part in parts] == [ToolResultPart, ImagePart, ToolResultPart]
+    assert parts[1] == ImagePart(ref=ref)
     assert model.requests[-1].attachments == {ref.hash: PIXEL}, "the model sees the picture in the same turn"
 
 
 @pytest.mark.parametrize(
     ("image", "problem"),
     [
-        (ToolResultImage("AAAA", "image/tiff"), "'image/tiff' is not a picture"),
-        (ToolResultImage("not base64!", "image/png"), "base64"),
+        (Image("AAAA", "image/tiff"), "'image/tiff' is not a supported image type"),
+        (Image("not base64!", "image/png"), "base64"),
     ],
 )
-async def test_a_picture_that_is_none_does_not_look_like_a_success(
-    desk: Desk, image: ToolResultImage, problem: str
-) -> None:
+async def test_a_picture_that_is_none_does_not_look_like_a_success(app: App, image: Image, problem: str) -> None:
     @tool
-    def draw() -> ToolExecutionResult:
+    def draw() -> ToolResult:
         """Draw."""
-        return ToolExecutionResult.success_with_images({}, [image])
+        return ToolResult.success_with_images({}, [image])
 
-    rt = await desk.open(ScriptedModel(call("draw"), say("ok")), draw)
+    rt = await app.open(ScriptedModel(call("draw"), say("ok")), draw)
     (told,) = await asked(rt)
     assert told.output["code"] == "tool_result_invalid"
     assert problem in told.output["error"]
     assert "did run" in told.output["error"]
 
 
-async def test_pictures_and_attachments_that_are_not_what_they_say_are_refused(desk: Desk) -> None:
+async def test_pictures_and_attachments_that_are_not_what_they_say_are_refused(app: App) -> None:
     html = b"<html>error 500</html>"
 
     @tool
-    def draw() -> ToolExecutionResult:
+    def draw() -> ToolResult:
         """Draw."""
-        return ToolExecutionResult.success_with_images({}, [ToolResultImage(b64encode(html).decode(), "image/png")])
+        return ToolResult.success_with_images({}, [Image(b64encode(html).decode(), "image/png")])
 
     @tool
     async def keep(ctx: ToolContext, name: str, media_type: str) -> str:
@@ -189,7 +190,7 @@ async def test_pictures_and_attachments_that_are_not_what_they_say_are_refused(d
         return (await ctx.attachments.put(html, media_type, name=name)).name
 
     asks = [call("keep", name="a.png", media_type="image/png"), call("keep", name="a\nb", media_type="text/html")]
-    rt = await desk.open(ScriptedModel(calls(call("draw"), *asks), say("ok")), draw, keep)
+    rt = await app.open(ScriptedModel(calls(call("draw"), *asks), say("ok")), draw, keep)
     told = [one.output for one in await asked(rt)]
     assert [one["code"] for one in told] == [
         "tool_result_invalid",
@@ -206,7 +207,7 @@ async def test_pictures_and_attachments_that_are_not_what_they_say_are_refused(d
 ORDER: Json = {"type": "object", "properties": {"order": {"type": "string"}}, "required": ["order"]}
 
 
-class Refund(ToolObject):
+class Refund(BaseTool):
     name = "refund"
     description = "Refund an order."
     parameters_schema = ORDER
@@ -215,17 +216,15 @@ class Refund(ToolObject):
     def __init__(self) -> None:
         self.keys: list[str] = []
 
-    async def execute(self, arguments: dict[str, Json]) -> ToolExecutionResult:
-        return ToolExecutionResult.tool_error("refund needs its context")
+    async def execute(self, arguments: dict[str, Json]) -> ToolResult:
+        return ToolResult.tool_error("refund needs its context")
 
-    async def execute_with_context(
-        self, arguments: dict[str, Json], context: ToolContext[object]
-    ) -> ToolExecutionResult:
+    async def execute_with_context(self, arguments: dict[str, Json], context: ToolContext[object]) -> ToolResult:
         self.keys.append(context.idempotency_key)
-        return ToolExecutionResult.success({"refunded": arguments["order"]})
+        return ToolResult.success({"refunded": arguments["order"]})
 
 
-async def test_an_agent_takes_a_registry_and_runs_class_tools_like_any_other(desk: Desk) -> None:
+async def test_an_agent_takes_a_registry_and_runs_class_tools_like_any_other(app: App) -> None:
     refund = Refund()
     registry = ToolRegistry([EchoTool(), refund, FailingTool.with_internal_error("hunter2")])
     agent = Agent(
@@ -235,7 +234,7 @@ async def test_an_agent_takes_a_registry_and_runs_class_tools_like_any_other(des
         ),
         tools=registry,
     )
-    async with Runtime(desk.new_store(), agents=[agent]) as rt:
+    async with Runtime(app.new_store(), agents=[agent]) as rt:
         told = await asked(rt)
         assert [one.output for one in told] == [
             {"echoed": "hé", "length": 3},
@@ -244,33 +243,34 @@ async def test_an_agent_takes_a_registry_and_runs_class_tools_like_any_other(des
         ]
         assert len(refund.keys) == 1
         assert refund.keys[0]
-        starts = [row for row in await rt.existing("s").rows() if row.kind == "effect_started"]
+        starts = [row for row in await rt.get_session("s").journal() if row.kind == "effect_started"]
         assert any(b'"once"' in row.data for row in starts), "a class tool that says nothing is once"
-        assert all(b"hunter2" not in row.data for row in await rt.existing("s").rows())
+        assert all(b"hunter2" not in row.data for row in await rt.get_session("s").journal())
 
 
 # --- what the context offers
 
 
-async def test_a_tool_reads_the_conversation_the_session_and_its_siblings(desk: Desk) -> None:
+async def test_a_tool_reads_the_conversation_the_session_and_its_siblings(app: App) -> None:
     seen: dict[str, object] = {}
 
     @tool(effect="pure")
     async def look(ctx: ToolContext) -> str:
         """Look around."""
-        seen["first"] = await ctx.message_retriever.get(0)
-        seen["beyond"] = await ctx.message_retriever.get(99)
-        seen["last"] = await ctx.message_retriever.load(last=1)
-        found = await ctx.session_store.get_session(ctx.session_id)
+        seen["first"] = await ctx.messages.get(0)
+        seen["beyond"] = await ctx.messages.get(99)
+        seen["last"] = await ctx.messages.list(last=1)
+        found = await ctx.sessions.get(ctx.session_id).info()
         seen["session"] = found and (found.id, found.agent, found.tenant, found.title, found.tags)
-        seen["nobody"] = await ctx.session_store.get_session(SessionId("nobody"))
-        seen["tools"] = [one.name for one in ctx.visible_tools()]
-        seen["narrow"] = [one.name for one in ctx.with_services(visible_tool_names=frozenset({"echo"})).visible_tools()]
-        seen["names"] = (ctx.org_id, ctx.tool_call_id == ctx.call_id, ctx.locale)
+        seen["nobody"] = await ctx.sessions.get("nobody").info()
+        seen["tools"] = [one.name for one in ctx.tools.visible()]
+        narrow = with_services(ctx, visible_tool_names=frozenset({"echo"}))
+        seen["narrow"] = [one.name for one in narrow.tools.visible()]
+        seen["names"] = (ctx.tenant, SeedToolContext(ctx).tool_call_id == ctx.call_id, ctx.locale)
         return "seen"
 
     agent = Agent("a", model=ScriptedModel(call("look"), say("ok")), tools=[look, EchoTool()], locale="uk-UA")
-    async with Runtime(desk.new_store(), agents=[agent]) as rt:
+    async with Runtime(app.new_store(), agents=[agent]) as rt:
         assert [one.output for one in await asked(rt)] == ["seen"]
     first = seen["first"]
     assert isinstance(first, Message)
@@ -284,32 +284,32 @@ async def test_a_tool_reads_the_conversation_the_session_and_its_siblings(desk: 
     assert seen["names"] == ("default", True, "uk-UA")
 
 
-async def test_a_tool_names_its_session(desk: Desk) -> None:
+async def test_a_tool_names_its_session(app: App) -> None:
     @tool(effect="idempotent")
     async def name_it(ctx: ToolContext, session: str, title: str) -> str:
         """Name a session."""
-        named = await ctx.session_mutator.update_session_title(SessionId(session), title)
+        named = await ctx.sessions.get(session).set_title(title)
         return named.title
 
     names = [
         call("name_it", session=session, title=title) for session, title in [("s", "Trip"), ("no", "x"), ("s", "a\nb")]
     ]
-    rt = await desk.open(ScriptedModel(calls(*names), say("ok")), name_it)
+    rt = await app.open(ScriptedModel(calls(*names), say("ok")), name_it)
     told = await asked(rt)
     assert told[0].output == "Trip"
     assert [one.output["code"] for one in told[1:]] == ["session_unknown", "invalid_argument"]
-    assert await rt.existing("s").title() == "Trip"
-    assert (await rt.sessions())[0].title == "Trip"
+    assert await rt.get_session("s").title() == "Trip"
+    assert (await rt.list_sessions())[0].title == "Trip"
 
 
-async def test_a_service_that_is_missing_is_named_to_the_model(desk: Desk) -> None:
+async def test_a_service_that_is_missing_is_named_to_the_model(app: App) -> None:
     @tool(effect="pure")
     async def look(ctx: ToolContext) -> str:
         """Look."""
-        bare = ctx.with_services(message_retriever=None)
-        return str(await bare.message_retriever.load())
+        bare = with_services(ctx, message_retriever=None)
+        return str(await bare.messages.list())
 
-    rt = await desk.open(ScriptedModel(call("look"), say("ok")), look)
+    rt = await app.open(ScriptedModel(call("look"), say("ok")), look)
     (told,) = await asked(rt)
     assert told.output == {
         "error": "Message retriever not available in this context.",
@@ -320,26 +320,26 @@ async def test_a_service_that_is_missing_is_named_to_the_model(desk: Desk) -> No
 # --- telling observers something
 
 
-async def test_progress_and_output_reach_observers_before_the_end_of_the_call(desk: Desk) -> None:
+async def test_progress_and_output_reach_observers_before_the_end_of_the_call(app: App) -> None:
     watching = asyncio.Event()
 
     @tool
     async def build(ctx: ToolContext) -> str:
         """Build."""
         await watching.wait()
-        ctx.emit_progress("compiling")
-        ctx.emit_tool_output("cc a.c\n")
-        ctx.emit_tool_output("cc b.c\n")
-        ctx.emit_tool_output("warning\n", "stderr")
+        ctx.progress("compiling")
+        ctx.output("cc a.c\n")
+        ctx.output("cc b.c\n")
+        ctx.output("warning\n", "stderr")
         return "built"
 
     @tool
     def pack(ctx: ToolContext) -> str:
         """Pack, in a thread."""
-        ctx.emit_progress("packing")
+        ctx.progress("packing")
         return "packed"
 
-    rt = await desk.open(ScriptedModel(call("build"), call("pack"), say("ok")), build, pack)
+    rt = await app.open(ScriptedModel(call("build"), call("pack"), say("ok")), build, pack)
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     events: list[Event] = []
@@ -347,34 +347,34 @@ async def test_progress_and_output_reach_observers_before_the_end_of_the_call(de
         async for event in sent.events():
             events.append(event)
             watching.set()
-    live = [event for event in events if isinstance(event, Progress | OutputDelta)]
+    live = [event for event in events if isinstance(event, ToolProgress | ToolOutputDelta)]
     assert [(one.tool, one.type) for one in live] == [
         ("build", "tool.progress"),
         ("build", "tool.output.delta"),
         ("build", "tool.output.delta"),
         ("pack", "tool.progress"),
     ]
-    said = [one.message if isinstance(one, Progress) else (one.stream, one.text) for one in live]
+    said = [one.message if isinstance(one, ToolProgress) else (one.stream, one.text) for one in live]
     assert said == ["compiling", ("stdout", "cc a.c\ncc b.c\n"), ("stderr", "warning\n"), "packing"]
-    assert all(one.call.startswith(sent.turn) for one in live)
+    assert all(one.call.startswith(sent.turn_id) for one in live)
     settled = next(
         index
         for index, event in enumerate(events)
-        if isinstance(event, Fact) and isinstance(event.record, EffectSettled) and event.record.id == "c1.0.1"
+        if isinstance(event, RecordEvent) and isinstance(event.record, EffectSettled) and event.record.id == "c1.0.1"
     )
     assert max(events.index(one) for one in live if one.tool == "build") < settled
-    assert all(b"compiling" not in row.data for row in await session.rows()), "it is not stored"
+    assert all(b"compiling" not in row.data for row in await session.journal()), "progress is not stored"
 
 
-async def test_what_a_tool_says_leaves_only_when_everything_before_it_is_durable(new_store: NewStore) -> None:
-    gate = Gatekeeper(lambda what: "effect_settled m1.1" in what)
+async def test_tool_progress_is_published_after_earlier_records_commit(new_store: NewStore) -> None:
+    gate = AppendGate(lambda what: "effect_settled m1.1" in what)
     goes_on, watched = asyncio.Event(), asyncio.Event()
 
     @tool(effect="pure")
     async def think(ctx: ToolContext) -> str:
         """Think."""
         await watched.wait()
-        ctx.emit_progress("thinking")
+        ctx.progress("thinking")
         await goes_on.wait()
         return "thought"
 
@@ -387,7 +387,7 @@ async def test_what_a_tool_says_leaves_only_when_everything_before_it_is_durable
         async def watch() -> None:
             async for event in sent.events():
                 watched.set()
-                heard.append(event.type if not isinstance(event, Fact) else type(event.record).__name__)
+                heard.append(event.type if not isinstance(event, RecordEvent) else type(event.record).__name__)
 
         async def told() -> bool:
             return "tool.progress" in heard
@@ -405,13 +405,13 @@ async def test_what_a_tool_says_leaves_only_when_everything_before_it_is_durable
 
 
 @pytest.mark.parametrize("threaded", [False, True])
-async def test_a_flood_slows_nothing_and_says_how_much_was_lost(desk: Desk, threaded: bool) -> None:
+async def test_a_flood_slows_nothing_and_says_how_much_was_lost(app: App, threaded: bool) -> None:
     watching, watched = asyncio.Event(), threading.Event()
     many = 20_000
 
     def flood(ctx: ToolContext) -> str:
         for number in range(many):
-            ctx.emit_progress(f"{number}")
+            ctx.progress(f"{number}")
         return "done"
 
     @tool(name="flood")
@@ -426,7 +426,7 @@ async def test_a_flood_slows_nothing_and_says_how_much_was_lost(desk: Desk, thre
         assert watched.wait(20)
         return flood(ctx)
 
-    rt = await desk.open(ScriptedModel(call("flood"), say("ok")), in_a_thread if threaded else in_the_loop)
+    rt = await app.open(ScriptedModel(call("flood"), say("ok")), in_a_thread if threaded else in_the_loop)
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     heard, lost = 0, 0
@@ -434,14 +434,14 @@ async def test_a_flood_slows_nothing_and_says_how_much_was_lost(desk: Desk, thre
         async for event in sent.events():
             watching.set()
             watched.set()
-            heard += isinstance(event, Progress)
-            lost += event.dropped if isinstance(event, Gap) else 0
+            heard += isinstance(event, ToolProgress)
+            lost += event.dropped if isinstance(event, DeltasDropped) else 0
     assert heard + lost == many
     if not threaded:
         assert heard == MAX_WAITING
 
 
-async def test_nobody_who_listens_costs_nothing_and_an_emitter_that_fails_fails_nobody(desk: Desk) -> None:
+async def test_failing_or_missing_emitter_does_not_fail_the_call(app: App) -> None:
     class Broken:
         def emit(self, request: object) -> object:
             raise RuntimeError("no way out")
@@ -449,14 +449,14 @@ async def test_nobody_who_listens_costs_nothing_and_an_emitter_that_fails_fails_
     @tool(effect="pure")
     def talk(ctx: ToolContext) -> str:
         """Talk."""
-        ctx.emit_progress("to nobody")
-        ctx.with_(event_emitter=Broken()).emit_progress("into the void")
-        ctx.with_(event_emitter=None).emit_progress("at all")
-        ctx.with_(event_context=None).emit_tool_output("at all")
-        ctx.with_(call_id=CallId("")).emit_tool_output("at all")
+        ctx.progress("to nobody")
+        with_(ctx, event_emitter=Broken()).progress("into the void")
+        with_(ctx, event_emitter=None).progress("at all")
+        with_(ctx, event_context=None).output("at all")
+        with_(ctx, call_id=CallId("")).output("at all")
         return "talked"
 
-    rt = await desk.open(ScriptedModel(call("talk"), say("ok")), talk)
+    rt = await app.open(ScriptedModel(call("talk"), say("ok")), talk)
     assert [one.output for one in await asked(rt)] == ["talked"]
 
 
@@ -487,27 +487,27 @@ HARD = 'é\\"\n\x01漢𝄞' * 20_000  # escapes and characters of every length
 
 
 @pytest.mark.parametrize("value", [HARD, {"rows": [HARD]}], ids=["text", "json"])
-async def test_a_long_result_is_read_on_to_its_last_character(desk: Desk, value: Json) -> None:
+async def test_a_long_result_is_read_on_to_its_last_character(app: App, value: Json) -> None:
     @tool(effect="once")
     def big() -> Json:
         """Big."""
         return value
 
     model = Reader()
-    rt = await desk.open(model, big)
+    rt = await app.open(model, big)
     session = await rt.session("s", agent="a")
     assert await session.ask("go", timeout=30) == "all read"
-    told = results(await session.history())
+    told = results(await session.messages())
     assert all(len(encode(one.output)) <= MAX_SHOWN_BYTES for one in told)
     whole = "".join(one.output["text"] for one in told)
     assert whole == (value if isinstance(value, str) else encode(value).decode())
     assert [one.output["truncated"] for one in told] == [True] * (len(told) - 1) + [False]
     offered = [[one.name for one in request.tools] for request in model.requests]
-    assert offered[0] == ["big"], "nobody pays for it before there is something to read"
+    assert offered[0] == ["big"], "the tool is not offered before a result is truncated"
     assert all(names == ["big", "read_result"] for names in offered[1:])
 
 
-async def test_reading_on_is_confined_to_the_session_and_to_what_there_is(desk: Desk) -> None:
+async def test_reading_on_is_confined_to_the_session_and_to_what_there_is(app: App) -> None:
     @tool(effect="pure")
     def big() -> str:
         """Big."""
@@ -515,10 +515,10 @@ async def test_reading_on_is_confined_to_the_session_and_to_what_there_is(desk: 
 
     async def answer(session: str, *steps: Step) -> Json:
         agent = Agent("a", model=ScriptedModel(*steps, say("ok")), tools=[big])
-        async with Runtime(desk.new_store(), agents=[agent]) as rt:
+        async with Runtime(app.new_store(), agents=[agent]) as rt:
             talk = await rt.session(session, agent="a")
             await talk.ask("go", timeout=10)
-            return results(await talk.history())[-1].output
+            return results(await talk.messages())[-1].output
 
     mine: str = (await answer("mine", call("big")))["call"]
     assert (await answer("mine", call("read_result", call=mine)))["bytes_returned"] > 60_000
@@ -529,14 +529,14 @@ async def test_reading_on_is_confined_to_the_session_and_to_what_there_is(desk: 
         assert (await answer("yours", call("read_result", call=other)))["code"] == "result_unknown"
 
 
-async def test_a_result_too_long_to_be_kept_promises_nothing(desk: Desk) -> None:
+async def test_a_result_too_long_to_be_kept_promises_nothing(app: App) -> None:
     @tool(effect="pure")
     def huge() -> str:
         """Huge."""
         return "x" * (MAX_KEPT_BYTES + 1)
 
     model = ScriptedModel(call("huge"), say("ok"))
-    rt = await desk.open(model, huge)
+    rt = await app.open(model, huge)
     (told,) = await asked(rt)
     assert "next_offset" not in told.output
     assert "resume_hint" not in told.output
@@ -544,7 +544,7 @@ async def test_a_result_too_long_to_be_kept_promises_nothing(desk: Desk) -> None
     assert [one.name for one in model.requests[-1].tools] == ["huge"]
 
 
-async def test_an_agents_own_read_result_is_its_own(desk: Desk) -> None:
+async def test_an_agents_own_read_result_is_its_own(app: App) -> None:
     @tool(effect="pure")
     def read_result(page: int) -> str:
         """Something else entirely."""
@@ -555,20 +555,20 @@ async def test_an_agents_own_read_result_is_its_own(desk: Desk) -> None:
         """Big."""
         return "x" * 70_000
 
-    rt = await desk.open(ScriptedModel(call("big"), call("read_result", page=3), say("ok")), big, read_result)
+    rt = await app.open(ScriptedModel(call("big"), call("read_result", page=3), say("ok")), big, read_result)
     first, second = await asked(rt)
     assert "next_offset" not in first.output, "the hint would send the model to the wrong tool"
     assert second.output == "page 3"
 
 
-async def test_errors_obey_the_ceiling_too(desk: Desk) -> None:
+async def test_errors_obey_the_ceiling_too(app: App) -> None:
     @tool(effect="pure")
     def moan(why: str) -> str:
         """Moan."""
         raise ToolError("\x01𝄞" * 100_000)
 
     odd = {"k" * 200_000: 1, "why": "x"}
-    rt = await desk.open(ScriptedModel(calls(call("moan", why="x"), call("moan", **odd)), say("ok")), moan)
+    rt = await app.open(ScriptedModel(calls(call("moan", why="x"), call("moan", **odd)), say("ok")), moan)
     for one in await asked(rt):
         assert one.is_error
         assert len(encode(one.output)) <= MAX_SHOWN_BYTES
@@ -577,7 +577,7 @@ async def test_errors_obey_the_ceiling_too(desk: Desk) -> None:
 # --- with bodies that wait
 
 
-class Publish(ToolObject):
+class Publish(BaseTool):
     name = "publish"
     description = "Publish, in steps."
     parameters_schema = ORDER
@@ -586,27 +586,23 @@ class Publish(ToolObject):
     def __init__(self) -> None:
         self.rendered = 0
 
-    async def execute(self, arguments: dict[str, Json]) -> ToolExecutionResult:
-        return ToolExecutionResult.tool_error("publish needs its context")
+    async def execute(self, arguments: dict[str, Json]) -> ToolResult:
+        return ToolResult.tool_error("publish needs its context")
 
-    async def execute_with_context(
-        self, arguments: dict[str, Json], context: ToolContext[object]
-    ) -> ToolExecutionResult:
-        context.emit_progress("rendering")
+    async def execute_with_context(self, arguments: dict[str, Json], context: ToolContext[object]) -> ToolResult:
+        context.progress("rendering")
         picture = await context.step("render", self._render)
         await context.sleep("settle", "10ms")
-        return ToolExecutionResult.success_with_images(
-            {"order": arguments["order"]}, [ToolResultImage(picture, "image/png")]
-        )
+        return ToolResult.success_with_images({"order": arguments["order"]}, [Image(picture, "image/png")])
 
     async def _render(self) -> str:
         self.rendered += 1
         return b64encode(PIXEL).decode()
 
 
-async def test_a_class_tool_may_wait_between_steps_and_return_a_picture(desk: Desk) -> None:
+async def test_a_class_tool_may_wait_between_steps_and_return_a_picture(app: App) -> None:
     publish = Publish()
-    rt = await desk.open(ScriptedModel(call("publish", order="o7"), say("ok")), publish)
+    rt = await app.open(ScriptedModel(call("publish", order="o7"), say("ok")), publish)
     (told,) = await asked(rt)
     assert told.output == {"order": "o7"}
     assert publish.rendered == 1

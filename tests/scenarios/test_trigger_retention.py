@@ -1,4 +1,4 @@
-"""What happened at a source is kept for a while: then it goes, with its key; what is still needed stays."""
+"""Retention of occurrences: old ones are pruned with their keys; those still needed stay."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from perdure import Agent, ProcessContext, Runtime, Tuning, process
+from perdure import Agent, ProcessContext, Runtime, RuntimeOptions, process
 from perdure.errors import Code, Error
 from perdure.ids import StreamId, trigger_stream
 from perdure.models.scripted import ScriptedModel, say
 from perdure.processes.triggers import fold_all
 from perdure.runtime.clock import SystemClock
+from perdure.runtime.internals import core_of
 from perdure.runtime.triggers.subscriptions import SubscriptionHandle, state_of
 from perdure.runtime.triggers.triggers import OccurrenceHandle
 from perdure.vocab.triggers import SubscriptionChanged, TriggerOccurred, TriggerPruned
@@ -29,7 +30,7 @@ async def file_mail(ctx: ProcessContext, mail: str) -> str:
 
 @process
 async def holds(ctx: ProcessContext, mail: str) -> str:
-    return str(await ctx.signal("go"))
+    return str(await ctx.wait_for_signal("go"))
 
 
 class Days(SystemClock):
@@ -59,7 +60,7 @@ class PostRoom:
             agents=[Agent("a", model=ScriptedModel(say("yes")))],
             processes=[file_mail, holds],
             worker=worker,
-            tuning=Tuning(clock=self.clock, trigger_retention_s=keep_s),
+            options=RuntimeOptions(clock=self.clock, trigger_retention_s=keep_s),
         )
         return await self._stack.enter_async_context(runtime)
 
@@ -75,11 +76,11 @@ def at(rt: Runtime) -> StreamId:
 
 
 async def arrived(rt: Runtime, *keys: str) -> list[OccurrenceHandle]:
-    """Mails that came, and were filed; the source is nobody's again."""
+    """Mails that came, and were filed; the source is unowned again."""
     told = [await rt.triggers.emit(MAIL, key, key=key) for key in keys]
     for one in told:
         for started in await one.processes(timeout=20):
-            if (await started.record()).known.definition == "python:file_mail":
+            if (await started.info()).known.definition == "python:file_mail":
                 await started.result(timeout=20)
     await idle(rt)
     return told
@@ -87,7 +88,7 @@ async def arrived(rt: Runtime, *keys: str) -> list[OccurrenceHandle]:
 
 async def idle(rt: Runtime) -> None:
     async def nobody_has_it() -> bool:
-        info = await rt.store.stream(at(rt))
+        info = await core_of(rt).store.stream(at(rt))
         return info is not None and info.owner is None and not info.waiting_inputs
 
     await until(nobody_has_it, seconds=20)
@@ -95,7 +96,7 @@ async def idle(rt: Runtime) -> None:
 
 async def kept(rt: Runtime) -> list[str]:
     """The keys of what the log still has."""
-    rows = await rt.store.read(at(rt))
+    rows = await core_of(rt).store.read(at(rt))
     return [row.record.key for row in rows if isinstance(row.record, TriggerOccurred)]
 
 
@@ -111,46 +112,46 @@ async def left(rt: Runtime, *keys: str) -> None:
 
 async def consistent(rt: Runtime) -> None:
     """The log folds to what is known, with and without its snapshot."""
-    assert await state_of(rt.store, at(rt)) == fold_all(await rt.store.read(at(rt)))
+    assert await state_of(core_of(rt).store, at(rt)) == fold_all(await core_of(rt).store.read(at(rt)))
 
 
-async def test_what_is_old_goes_with_its_key_and_is_still_counted(room: PostRoom) -> None:
+async def test_old_occurrence_is_pruned_with_its_key_and_counted(room: PostRoom) -> None:
     rt = await room.open()
     await rt.triggers.subscribe(MAIL, file_mail, key="file")
     await arrived(rt, "a", "b")
     room.clock.pass_by(9.9)
     await arrived(rt, "c")
-    assert (await rt.triggers.emit(MAIL, "a", key="a")).duplicate, "ten days are not over"
-    room.clock.pass_by(2)  # nobody says anything: the source has a timer
+    assert (await rt.triggers.emit(MAIL, "a", key="a")).is_duplicate, "ten days are not over"
+    room.clock.pass_by(2)  # no input arrives: the source has a timer
     await left(rt, "c")
     await consistent(rt)
     assert (await rt.triggers.state(at(rt))).occurrences == 3
     assert [record.key for _, record in await rt.triggers.occurrences(at(rt))] == ["c"]
     again = await rt.triggers.emit(MAIL, "a", key="a")
-    assert not again.duplicate, "its key was forgotten with it"
-    assert (await rt.triggers.emit(MAIL, "c", key="c")).duplicate, "and no other"
+    assert not again.is_duplicate, "the key was deleted with the occurrence"
+    assert (await rt.triggers.emit(MAIL, "c", key="c")).is_duplicate, "and no other"
     with pytest.raises(Error) as caught:
         await rt.triggers.emit(MAIL, "other", key="c")
     assert caught.value.code is Code.TRIGGER_CONFLICT
 
 
-async def test_what_happened_last_stays_and_nothing_is_looked_for_any_more(room: PostRoom) -> None:
+async def test_last_occurrence_stays_without_a_timer(room: PostRoom) -> None:
     rt = await room.open()
     await rt.triggers.subscribe(MAIL, file_mail, key="file")
     await arrived(rt, "a", "b", "c")
     room.clock.pass_by(100)
     await left(rt, "c")
-    assert await rt.store.next_due() is None
+    assert await core_of(rt).store.next_due() is None
     await consistent(rt)
     await arrived(rt, "d")
     room.clock.pass_by(100)
     await left(rt, "d")
-    pruned = [row for row in await rt.store.read(at(rt)) if isinstance(row.record, TriggerPruned)]
+    pruned = [row for row in await core_of(rt).store.read(at(rt)) if isinstance(row.record, TriggerPruned)]
     assert len(pruned) == 1, "the next one takes its place"
     assert (await rt.triggers.state(at(rt))).occurrences == 4
 
 
-async def test_what_started_a_process_stays_as_long_as_that_goes_on(room: PostRoom) -> None:
+async def test_occurrence_stays_while_its_process_runs(room: PostRoom) -> None:
     rt = await room.open()
     await rt.triggers.subscribe(MAIL, holds, key="hold")
     (first,) = await arrived(rt, "a")
@@ -166,7 +167,7 @@ async def test_what_started_a_process_stays_as_long_as_that_goes_on(room: PostRo
     await consistent(rt)
 
 
-async def test_what_nobody_has_taken_in_is_not_old(room: PostRoom) -> None:
+async def test_undelivered_occurrence_is_not_pruned(room: PostRoom) -> None:
     """Emitted while no worker is there, and a year later one comes."""
     rt = await room.open(worker=False)
     await rt.triggers.subscribe(MAIL, file_mail, key="file")
@@ -175,7 +176,7 @@ async def test_what_nobody_has_taken_in_is_not_old(room: PostRoom) -> None:
     room.clock.pass_by(365)
     working = await room.open()
     happened = await rt.triggers.emit(MAIL, "a", key="a")
-    assert happened.duplicate
+    assert happened.is_duplicate
     (started,) = await happened.processes(timeout=20)
     assert await started.result(timeout=20) == "filed a"
     await idle(working)
@@ -190,20 +191,20 @@ async def test_a_subscription_that_was_deleted_goes_whole_and_may_come_again(roo
         await one.disable()
         await one.delete()
     room.clock.pass_by(9)
-    assert (await back.revive()).incarnation == 2
+    assert (await back.restore()).incarnation == 2
     room.clock.pass_by(3)
     await until(lambda: forgotten(rt, gone), seconds=20)
     await idle(rt)
     await consistent(rt)
     with pytest.raises(Error) as caught:
-        await gone.revive()
+        await gone.restore()
     assert caught.value.code is Code.TRIGGER_SUBSCRIPTION_UNKNOWN
-    assert (await back.state()).incarnation == 2
+    assert (await back.info()).incarnation == 2
     again = await rt.triggers.subscribe(MAIL, file_mail, key="gone")
-    assert (await again.state()).revision == 1
+    assert (await again.info()).revision == 1
     (happened,) = await arrived(rt, "a")
     assert len(await happened.processes()) == 2
-    for change in (again.disable, again.enable, again.delete, again.revive):
+    for change in (again.disable, again.enable, again.delete, again.restore):
         await change()
     await consistent(rt)
 
@@ -227,14 +228,14 @@ async def test_of_a_subscription_that_lives_only_what_was_between_goes(room: Pos
     await consistent(rt)
     known = await rt.triggers.state(at(rt))
     assert [sub.id for sub in known.living] == [one.id, two.id], "in the order in which they came"
-    assert (await one.state()).revision == 9
+    assert (await one.info()).revision == 9
     assert (await one.enable(operation="on-0")).revision == 10, "long ago, and forgotten"
     (happened,) = await arrived(rt, "b")
     assert len(await happened.processes()) == 2
 
 
 async def changes_left(rt: Runtime, count: int) -> bool:
-    rows = await rt.store.read(at(rt))
+    rows = await core_of(rt).store.read(at(rt))
     return sum(isinstance(row.record, SubscriptionChanged) for row in rows) == count
 
 
@@ -247,7 +248,7 @@ async def test_a_long_log_goes_page_by_page(room: PostRoom) -> None:
     await left(rt, "k449")
     await consistent(rt)
     assert (await rt.triggers.state(at(rt))).occurrences == 450
-    assert not (await rt.triggers.emit(MAIL, 0, key="k0")).duplicate
+    assert not (await rt.triggers.emit(MAIL, 0, key="k0")).is_duplicate
     assert [record.key for _, record in await rt.triggers.occurrences(at(rt), limit=5)][-1] == "k449"
 
 
@@ -256,22 +257,22 @@ async def test_with_no_retention_all_is_kept(room: PostRoom) -> None:
     await arrived(rt, "a", "b")
     room.clock.pass_by(10_000)
     await arrived(rt, "c")
-    assert await rt.store.next_due() is None
+    assert await core_of(rt).store.next_due() is None
     assert await kept(rt) == ["a", "b", "c"]
     for wrong in (-1, float("inf"), float("nan")):
         with pytest.raises(Error) as caught:
-            Tuning(trigger_retention_s=wrong)
+            RuntimeOptions(trigger_retention_s=wrong)
         assert caught.value.code is Code.INVALID_ARGUMENT
 
 
-async def test_a_schedule_that_says_what_happens_goes_on_when_its_last_was_pruned(room: PostRoom) -> None:
+async def test_emitting_schedule_continues_after_its_occurrence_was_pruned(room: PostRoom) -> None:
     """Skipping what overlaps looks at what the last run started: what is pruned is over."""
     rt = await room.open()
     schedule = await rt.schedule(emit=MAIL, payload="tick", cron="0 0 1 */3 *", overlap="skip")
     await schedule.run()
 
     async def ran() -> bool:
-        return len(await kept(rt)) == 1 if await rt.store.stream(at(rt)) else False
+        return len(await kept(rt)) == 1 if await core_of(rt).store.stream(at(rt)) else False
 
     await until(ran, seconds=20)
     await idle(rt)
@@ -281,6 +282,6 @@ async def test_a_schedule_that_says_what_happens_goes_on_when_its_last_was_prune
     room.clock.pass_by(100)
 
     async def ran_again() -> bool:
-        return (await schedule.state()).runs == 2
+        return (await schedule.info()).runs == 2
 
     await until(ran_again, seconds=20)

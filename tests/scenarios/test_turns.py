@@ -16,32 +16,33 @@ from perdure import (
     OutcomeUnknown,
     RetryPolicy,
     Runtime,
+    RuntimeOptions,
     ToolContext,
     ToolError,
-    Tuning,
     tool,
 )
 from perdure.ids import TurnId
 from perdure.models.scripted import ScriptedModel, call, calls, fail, malformed, refuse, say
+from perdure.runtime.internals import core_of
 from perdure.vocab.effects import EffectKind, Sleep
-from perdure.vocab.messages import Message, ToolResult
+from perdure.vocab.messages import Message, ToolResultPart
 from perdure.vocab.outcomes import Success, into_tool_call
 from perdure.vocab.records import EffectSettled, EffectStarted, TurnEnded
-from tests.scenarios.conftest import Desk
+from tests.scenarios.conftest import App
 
 
-def results(history: tuple[Message, ...]) -> list[ToolResult]:
-    return [part for message in history for part in message.parts if isinstance(part, ToolResult)]
+def results(history: tuple[Message, ...]) -> list[ToolResultPart]:
+    return [part for message in history for part in message.parts if isinstance(part, ToolResultPart)]
 
 
-async def test_asking_is_answered_and_remembered(desk: Desk) -> None:
-    rt = await desk.open(ScriptedModel(say("hello", exact=True)))
+async def test_asking_is_answered_and_remembered(app: App) -> None:
+    rt = await app.open(ScriptedModel(say("hello", exact=True)))
     session = await rt.session("s", agent="a")
     assert await session.ask("hi") == "hello"
-    assert [message.role for message in await session.history()] == ["user", "assistant"]
+    assert [message.role for message in await session.messages()] == ["user", "assistant"]
 
 
-async def test_a_sync_tool_runs_in_its_own_thread_with_the_context_of_the_call(desk: Desk) -> None:
+async def test_sync_tool_runs_in_a_thread_with_the_call_context(app: App) -> None:
     seen: list[tuple[str, str, int]] = []
 
     @tool
@@ -50,44 +51,44 @@ async def test_a_sync_tool_runs_in_its_own_thread_with_the_context_of_the_call(d
         seen.append((threading.current_thread().name, ctx.idempotency_key, ctx.attempt))
         return {"cents": cents}
 
-    rt = await desk.open(ScriptedModel(call("charge", cents=5), say("ok")), charge)
+    rt = await app.open(ScriptedModel(call("charge", cents=5), say("ok")), charge)
     session = await rt.session("s", agent="a")
     await session.ask("go")
-    assert results(await session.history())[0].output == {"cents": 5}
+    assert results(await session.messages())[0].output == {"cents": 5}
     [(thread, key, attempt)] = seen
     assert thread != threading.main_thread().name
     assert key.startswith("perdure-tool:default:s:")
     assert attempt == 1
 
 
-async def test_deps_reach_a_tool(desk: Desk) -> None:
+async def test_deps_reach_a_tool(app: App) -> None:
     @tool
     def look(ctx: ToolContext[dict[str, int]]) -> int:
         """Look."""
         return ctx.deps["answer"]
 
-    rt = await desk.open(ScriptedModel(call("look"), say("ok")), look, deps={"answer": 42})
+    rt = await app.open(ScriptedModel(call("look"), say("ok")), look, deps={"answer": 42})
     session = await rt.session("s", agent="a")
     await session.ask("go")
-    assert results(await session.history())[0].output == 42
+    assert results(await session.messages())[0].output == 42
 
 
-async def test_results_come_in_the_models_order_whatever_finishes_first(desk: Desk) -> None:
+async def test_results_come_in_the_models_order_whatever_finishes_first(app: App) -> None:
     @tool(effect="pure")
     async def wait(ms: int) -> int:
         """Wait."""
         await asyncio.sleep(ms / 1000)
         return ms
 
-    rt = await desk.open(
+    rt = await app.open(
         ScriptedModel(calls(call("wait", ms=40), call("wait", ms=1), call("wait", ms=20)), say("ok")), wait
     )
     session = await rt.session("s", agent="a")
     await session.ask("go")
-    assert [result.output for result in results(await session.history())] == [40, 1, 20]
+    assert [result.output for result in results(await session.messages())] == [40, 1, 20]
 
 
-async def test_at_most_thirty_two_calls_run_at_once(desk: Desk) -> None:
+async def test_at_most_thirty_two_calls_run_at_once(app: App) -> None:
     running = most = 0
     full = asyncio.Event()
 
@@ -104,14 +105,14 @@ async def test_at_most_thirty_two_calls_run_at_once(desk: Desk) -> None:
         running -= 1
         return n
 
-    rt = await desk.open(ScriptedModel(calls(*(call("one", n=n) for n in range(40))), say("ok")), one)
+    rt = await app.open(ScriptedModel(calls(*(call("one", n=n) for n in range(40))), say("ok")), one)
     session = await rt.session("s", agent="a")
     await session.ask("go")
     assert most == 32
-    assert [result.output for result in results(await session.history())] == list(range(40))
+    assert [result.output for result in results(await session.messages())] == list(range(40))
 
 
-async def test_a_wrong_argument_is_told_to_the_model_and_nothing_runs(desk: Desk) -> None:
+async def test_a_wrong_argument_is_told_to_the_model_and_nothing_runs(app: App) -> None:
     ran: list[int] = []
 
     @tool
@@ -120,15 +121,15 @@ async def test_a_wrong_argument_is_told_to_the_model_and_nothing_runs(desk: Desk
         ran.append(cents)
 
     script = calls(call("charge", cents="many"), malformed("charge", '{"cents": '), call("nothing"))
-    rt = await desk.open(ScriptedModel(script, say("ok")), charge)
+    rt = await app.open(ScriptedModel(script, say("ok")), charge)
     session = await rt.session("s", agent="a")
     await session.ask("go")
-    codes = [result.output["code"] for result in results(await session.history())]
+    codes = [result.output["code"] for result in results(await session.messages())]
     assert codes == ["invalid_tool_args", "invalid_tool_args", "tool_unavailable"]
     assert ran == []
 
 
-async def test_a_tools_own_error_is_told_and_an_internal_one_is_hidden(desk: Desk) -> None:
+async def test_a_tools_own_error_is_told_and_an_internal_one_is_hidden(app: App) -> None:
     @tool
     def own() -> None:
         """Own."""
@@ -144,54 +145,54 @@ async def test_a_tools_own_error_is_told_and_an_internal_one_is_hidden(desk: Des
         """Panic."""
         raise SystemExit(3)
 
-    rt = await desk.open(
+    rt = await app.open(
         ScriptedModel(calls(call("own"), call("internal"), call("panics")), say("ok")), own, internal, panics
     )
     session = await rt.session("s", agent="a")
     await session.ask("go")
-    told = results(await session.history())
+    told = results(await session.messages())
     assert told[0].output == {"error": "the card was declined", "code": "declined"}
     assert told[1].output == {"error": "An internal error occurred while executing the tool", "code": "internal_error"}
     assert told[2].output["code"] == "tool_panicked"
-    assert all(b"hunter2" not in row.data for row in await session.rows())
+    assert all(b"hunter2" not in row.data for row in await session.journal())
 
 
-async def test_a_result_json_cannot_carry_says_that_the_tool_did_run(desk: Desk) -> None:
+async def test_a_result_json_cannot_carry_says_that_the_tool_did_run(app: App) -> None:
     @tool
     def odd() -> object:
         """Odd."""
         return {"a": [1.0, float("nan")]}
 
-    rt = await desk.open(ScriptedModel(call("odd"), say("ok")), odd)
+    rt = await app.open(ScriptedModel(call("odd"), say("ok")), odd)
     session = await rt.session("s", agent="a")
     await session.ask("go")
-    output = results(await session.history())[0].output
+    output = results(await session.messages())[0].output
     assert output["code"] == "tool_result_invalid"
     assert "a[1]" in output["error"]
 
 
-async def test_a_large_result_is_stored_whole_and_shown_in_part(desk: Desk) -> None:
+async def test_a_large_result_is_stored_whole_and_shown_in_part(app: App) -> None:
     @tool(effect="pure")
     def big() -> str:
         """Big."""
         return "é" * 300_000
 
-    rt = await desk.open(ScriptedModel(calls(*(call("big") for _ in range(20))), say("ok")), big)
+    rt = await app.open(ScriptedModel(calls(*(call("big") for _ in range(20))), say("ok")), big)
     session = await rt.session("s", agent="a")
     await session.ask("go")
-    told = results(await session.history())
+    told = results(await session.messages())
     assert len(told) == 20
     assert told[0].output["truncated"] is True
     assert told[0].output["bytes_total"] == 600_000
-    settled = next(r.record for r in await session.rows() if r.kind == "effect_settled" and b"c1.0.1" in r.data)
+    settled = next(r.record for r in await session.journal() if r.kind == "effect_settled" and b"c1.0.1" in r.data)
     assert isinstance(settled, EffectSettled)
     output = into_tool_call(settled.outcome).output
     assert isinstance(output, Success)
     assert output.spilled is not None
-    assert len((await rt.store.blob(output.spilled.hash)).data) == 600_000
+    assert len((await core_of(rt).store.blob(output.spilled.hash)).data) == 600_000
 
 
-async def test_an_idempotent_tool_is_retried_and_each_attempt_is_in_the_log(desk: Desk) -> None:
+async def test_an_idempotent_tool_is_retried_and_each_attempt_is_in_the_log(app: App) -> None:
     attempts: list[int] = []
 
     @tool(effect="idempotent", retries=RetryPolicy(kind="idempotent", max_attempts=3, base_delay_ms=1))
@@ -202,15 +203,15 @@ async def test_an_idempotent_tool_is_retried_and_each_attempt_is_in_the_log(desk
             raise RuntimeError("not yet")
         return "put"
 
-    rt = await desk.open(ScriptedModel(call("put"), say("ok")), put)
+    rt = await app.open(ScriptedModel(call("put"), say("ok")), put)
     session = await rt.session("s", agent="a")
     await session.ask("go")
     assert attempts == [1, 2, 3]
-    ids = [row.record.id for row in await session.rows() if isinstance(row.record, EffectSettled)]
+    ids = [row.record.id for row in await session.journal() if isinstance(row.record, EffectSettled)]
     assert ids == ["m1.1", "c1.0.1", "c1.0.1.sleep", "c1.0.2", "c1.0.2.sleep", "c1.0.3", "m2.1"]
 
 
-async def test_a_once_tool_is_not_retried_unless_it_says_that_it_is_safe(desk: Desk) -> None:
+async def test_once_tool_is_retried_under_a_safe_policy_only(app: App) -> None:
     ran: list[str] = []
 
     @tool(retries=3)
@@ -227,45 +228,45 @@ async def test_a_once_tool_is_not_retried_unless_it_says_that_it_is_safe(desk: D
             raise ToolError("busy", retry_safe=True, retry_after_ms=5)
         return "ok"
 
-    rt = await desk.open(ScriptedModel(calls(call("unsafe"), call("safe")), say("ok")), unsafe, safe)
+    rt = await app.open(ScriptedModel(calls(call("unsafe"), call("safe")), say("ok")), unsafe, safe)
     session = await rt.session("s", agent="a")
     await session.ask("go")
     assert sorted(ran) == ["safe", "safe", "unsafe"]
 
 
-async def test_a_tool_that_does_not_know_leaves_the_call_in_doubt(desk: Desk) -> None:
+async def test_a_tool_that_does_not_know_leaves_the_call_in_doubt(app: App) -> None:
     @tool
     def charge() -> None:
         """Charge."""
         raise OutcomeUnknown("the line went dead")
 
-    rt = await desk.open(ScriptedModel(call("charge"), say("ok")), charge)
+    rt = await app.open(ScriptedModel(call("charge"), say("ok")), charge)
     session = await rt.session("s", agent="a")
     await session.ask("go")
-    output = results(await session.history())[0].output
+    output = results(await session.messages())[0].output
     assert output["code"] == "outcome_unknown"
     assert output["reason"] == "declared"
 
 
-async def test_a_provider_that_is_busy_is_asked_again_after_the_time_it_named(desk: Desk) -> None:
-    rt = await desk.open(ScriptedModel(fail(status=429, retry_after_ms=700), say("ok", exact=True)))
+async def test_busy_provider_is_retried_after_its_requested_delay(app: App) -> None:
+    rt = await app.open(ScriptedModel(fail(status=429, retry_after_ms=700), say("ok", exact=True)))
     session = await rt.session("s", agent="a")
     assert await session.ask("go") == "ok"
     sleep = next(
         row
-        for row in await session.rows()
+        for row in await session.journal()
         if isinstance(row.record, EffectStarted) and row.record.kind is EffectKind.SLEEP
     )
     assert isinstance(sleep.record, EffectStarted)
     assert sleep.record.due_at is not None
     assert sleep.record.command == Sleep(duration_ms=700)
-    again = [row.at for row in await session.rows() if row.seq > sleep.seq]
+    again = [row.at for row in await session.journal() if row.seq > sleep.seq]
     assert min(again) >= sleep.record.due_at
 
 
-async def test_a_provider_that_refuses_the_key_stops_the_turn_and_the_session_stays_usable(desk: Desk) -> None:
+async def test_refused_key_stops_the_turn_and_not_the_session(app: App) -> None:
     model = ScriptedModel.by_input({"bad": [fail(status=401)], "good": [say("fine", exact=True)]})
-    rt = await desk.open(model)
+    rt = await app.open(model)
     session = await rt.session("s", agent="a")
     with pytest.raises(Error) as caught:
         await session.ask("bad")
@@ -274,19 +275,21 @@ async def test_a_provider_that_refuses_the_key_stops_the_turn_and_the_session_st
     assert await session.ask("good") == "fine"
 
 
-async def test_a_refusal_is_a_stop_of_its_own(desk: Desk) -> None:
-    rt = await desk.open(ScriptedModel(refuse("I would rather not.")))
+async def test_a_refusal_is_a_stop_of_its_own(app: App) -> None:
+    rt = await app.open(ScriptedModel(refuse("I would rather not.")))
     session = await rt.session("s", agent="a")
     result = await (await session.send("go")).result(timeout=10)
     assert (result.status, result.reason) == ("stopped", "refused")
 
 
-async def test_a_turn_that_leads_nowhere_is_stopped_after_twelve_fruitless_replies(desk: Desk) -> None:
-    rt = await desk.open(ScriptedModel(*(call("nothing") for _ in range(30))))
+async def test_a_turn_that_leads_nowhere_is_stopped_after_twelve_fruitless_replies(app: App) -> None:
+    rt = await app.open(ScriptedModel(*(call("nothing") for _ in range(30))))
     session = await rt.session("s", agent="a")
     result = await (await session.send("go")).result(timeout=20)
     assert (result.status, result.reason) == ("stopped", "no_progress")
-    replies = [r for r in await session.rows() if isinstance(r.record, EffectSettled) and r.record.id.startswith("m")]
+    replies = [
+        r for r in await session.journal() if isinstance(r.record, EffectSettled) and r.record.id.startswith("m")
+    ]
     assert len(replies) == 12
 
 
@@ -303,7 +306,7 @@ async def test_the_iteration_budget_ends_with_a_last_reply_without_tools() -> No
         assert [request.tool_choice for request in model.requests] == ["auto", "auto", "none"]
 
 
-async def test_cancelling_answers_every_call_and_leaves_a_usable_session(desk: Desk) -> None:
+async def test_cancelling_answers_every_call_and_leaves_a_usable_session(app: App) -> None:
     started = asyncio.Event()
 
     @tool
@@ -312,36 +315,36 @@ async def test_cancelling_answers_every_call_and_leaves_a_usable_session(desk: D
         started.set()
         await asyncio.sleep(3600)
 
-    @tool(serial=True)
+    @tool(sequential=True)
     async def after() -> None:
         """Never reached."""
 
     model = ScriptedModel.by_input({"go": [calls(call("charge"), call("after"))]}, default=[say("fine", exact=True)])
-    rt = await desk.open(model, charge, after)
+    rt = await app.open(model, charge, after)
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     await started.wait()
     assert await session.cancel(reason="changed my mind") == "requested"
-    assert await session.cancel(sent.turn) in ("already_requested", "unknown")
+    assert await session.cancel(sent.turn_id) in ("already_requested", "unknown")
     result = await sent.result(timeout=10)
     assert (result.status, result.reason, result.message) == ("stopped", "cancelled", "changed my mind")
-    codes = [r.output["code"] for r in results(await session.history())]
+    codes = [r.output["code"] for r in results(await session.messages())]
     assert codes == ["outcome_unknown", "cancelled"]
     assert await session.ask("next") == "fine"
-    assert await session.cancel(sent.turn) == "already_requested"
+    assert await session.cancel(sent.turn_id) == "already_requested"
 
 
-async def test_a_finished_turn_cannot_be_cancelled(desk: Desk) -> None:
-    rt = await desk.open(ScriptedModel(say("ok")))
+async def test_a_finished_turn_cannot_be_cancelled(app: App) -> None:
+    rt = await app.open(ScriptedModel(say("ok")))
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     await sent.result(timeout=10)
-    assert await session.cancel(sent.turn) == "completion_won"
-    ends = [row for row in await session.rows() if isinstance(row.record, TurnEnded)]
+    assert await session.cancel(sent.turn_id) == "completion_won"
+    ends = [row for row in await session.journal() if isinstance(row.record, TurnEnded)]
     assert len(ends) == 1
 
 
-async def test_a_queued_input_can_be_cancelled_before_its_turn_begins(desk: Desk) -> None:
+async def test_a_queued_input_can_be_cancelled_before_its_turn_begins(app: App) -> None:
     release = asyncio.Event()
 
     @tool(effect="pure")
@@ -350,27 +353,27 @@ async def test_a_queued_input_can_be_cancelled_before_its_turn_begins(desk: Desk
         await release.wait()
 
     model = ScriptedModel.by_input({"first": [call("hold"), say("one")]}, default=[say("two")])
-    rt = await desk.open(model, hold)
+    rt = await app.open(model, hold)
     session = await rt.session("s", agent="a")
     first = await session.send("first")
     second = await session.send("second")
-    assert await session.cancel(second.turn) == "requested"
+    assert await session.cancel(second.turn_id) == "requested"
     release.set()
     assert (await first.result(timeout=10)).status == "finished"
     assert (await second.result(timeout=10)).reason == "cancelled"
 
 
-async def test_inputs_are_answered_in_the_order_they_were_sent(desk: Desk) -> None:
-    rt = await desk.open(ScriptedModel(say("ok")))
+async def test_inputs_are_answered_in_the_order_they_were_sent(app: App) -> None:
+    rt = await app.open(ScriptedModel(say("ok")))
     session = await rt.session("s", agent="a")
     sents = [await session.send(f"input {n}") for n in range(6)]
     for sent in sents:
         await sent.result(timeout=10)
-    asked = [message.parts[0].text for message in await session.history() if message.role == "user"]  # type: ignore[union-attr]
+    asked = [message.parts[0].text for message in await session.messages() if message.role == "user"]  # type: ignore[union-attr]
     assert asked == [f"input {n}" for n in range(6)]
 
 
-async def test_a_sync_tool_that_ignores_its_timeout_does_not_block_the_turn(desk: Desk) -> None:
+async def test_a_sync_tool_that_ignores_its_timeout_does_not_block_the_turn(app: App) -> None:
     release = threading.Event()
 
     @tool(effect="pure", timeout="30ms")
@@ -378,10 +381,10 @@ async def test_a_sync_tool_that_ignores_its_timeout_does_not_block_the_turn(desk
         """Stuck."""
         release.wait(20)
 
-    rt = await desk.open(ScriptedModel(call("stuck"), say("ok")), stuck)
+    rt = await app.open(ScriptedModel(call("stuck"), say("ok")), stuck)
     session = await rt.session("s", agent="a")
     await session.ask("go")
-    assert results(await session.history())[0].output["code"] == "tool_timeout"
+    assert results(await session.messages())[0].output["code"] == "tool_timeout"
     release.set()
 
 
@@ -396,20 +399,20 @@ async def test_a_runtime_that_closes_hands_its_running_call_over_as_in_doubt(tmp
 
     url = f"sqlite:///{tmp_path / 's.db'}"
     agent = Agent("a", model=ScriptedModel(call("charge"), say("told", exact=True)), tools=[charge])
-    async with Runtime(url, agents=[agent], tuning=Tuning(drain_s=0.05)) as rt:
+    async with Runtime(url, agents=[agent], options=RuntimeOptions(drain_s=0.05)) as rt:
         session = await rt.session("s", agent="a")
         sent = await session.send("go", key="k")
         await started.wait()
     async with Runtime(url, agents=[agent]) as rt:
-        session = rt.existing("s")
+        session = rt.get_session("s")
         result = await (await session.send("go", key="k")).result(timeout=10)
-        assert result.turn == sent.turn
+        assert result.turn_id == sent.turn_id
         assert result.text == "told"
-        output = results(await session.history())[0].output
+        output = results(await session.messages())[0].output
         assert output["reason"] == "drained"
 
 
-async def test_did_not_happen_is_not_believed_while_our_own_thread_may_still_do_it(desk: Desk) -> None:
+async def test_did_not_happen_is_ignored_while_the_thread_runs(app: App) -> None:
     release = threading.Event()
     ran: list[int] = []
 
@@ -419,16 +422,16 @@ async def test_did_not_happen_is_not_believed_while_our_own_thread_may_still_do_
         ran.append(ctx.attempt)
         release.wait(20)
 
-    rt = await desk.open(ScriptedModel(call("charge"), say("ok")), charge)
+    rt = await app.open(ScriptedModel(call("charge"), say("ok")), charge)
     session = await rt.session("s", agent="a")
     await session.ask("go", timeout=10)
     release.set()
     assert ran == [1]
-    assert results(await session.history())[0].output["code"] == "outcome_unknown"
+    assert results(await session.messages())[0].output["code"] == "outcome_unknown"
 
 
-async def test_did_not_happen_is_not_believed_of_a_cancelled_body_either(desk: Desk) -> None:
-    """Its coroutine is gone at the timeout; the thread it had begun is not."""
+async def test_did_not_happen_is_not_believed_of_a_cancelled_body_either(app: App) -> None:
+    """The coroutine is gone at the timeout; the thread it started is not."""
     charged = list[int]()
 
     def blocking(attempt: int) -> None:
@@ -442,7 +445,7 @@ async def test_did_not_happen_is_not_believed_of_a_cancelled_body_either(desk: D
         """Charge, in a thread of its own making."""
         await asyncio.to_thread(blocking, ctx.attempt)
 
-    rt = await desk.open(ScriptedModel(call("charge"), say("ok")), charge)
+    rt = await app.open(ScriptedModel(call("charge"), say("ok")), charge)
     session = await rt.session("s", agent="a")
     await session.ask("go", timeout=10)
     release.set()
@@ -450,11 +453,11 @@ async def test_did_not_happen_is_not_believed_of_a_cancelled_body_either(desk: D
         while not charged:  # noqa: ASYNC110 - a thread decides
             await asyncio.sleep(0.01)
     assert charged == [1]
-    assert results(await session.history())[0].output["code"] == "outcome_unknown"
+    assert results(await session.messages())[0].output["code"] == "outcome_unknown"
 
 
 async def test_a_turn_is_shown_the_same_conversation_after_a_restart(tmp_path: Path) -> None:
-    """What the view budget left out when the turn began stays left out until it ends."""
+    """Messages omitted by the view budget at the start of the turn stay omitted until it ends."""
     started = asyncio.Event()
     hold = True
 
@@ -471,7 +474,7 @@ async def test_a_turn_is_shown_the_same_conversation_after_a_restart(tmp_path: P
     after = ScriptedModel.by_input(script)
     url = f"sqlite:///{tmp_path / 's.db'}"
     agent = Agent("a", model=before, tools=[put], view_bytes=700)
-    async with Runtime(url, agents=[agent], tuning=Tuning(drain_s=0.01)) as rt:
+    async with Runtime(url, agents=[agent], options=RuntimeOptions(drain_s=0.01)) as rt:
         session = await rt.session("s", agent="a")
         for n in range(8):
             await session.ask(f"input {n}")
@@ -481,14 +484,14 @@ async def test_a_turn_is_shown_the_same_conversation_after_a_restart(tmp_path: P
     assert shown < 10
     hold = False
     async with Runtime(url, agents=[Agent("a", model=after, tools=[put], view_bytes=700)]) as rt:
-        await (await rt.existing("s").send("go", key="k")).result(timeout=10)
+        await (await rt.get_session("s").send("go", key="k")).result(timeout=10)
     assert len(after.requests[-1].messages) == shown + 2, "the same, and the call with its result"
 
 
-async def test_a_turn_nobody_knows_cannot_be_cancelled(desk: Desk) -> None:
-    rt = await desk.open(ScriptedModel(say("ok")))
+async def test_unknown_turn_is_not_cancelled(app: App) -> None:
+    rt = await app.open(ScriptedModel(say("ok")))
     session = await rt.session("s", agent="a")
     await session.ask("go")
-    before = len(await session.rows())
+    before = len(await session.journal())
     assert await session.cancel(TurnId("bogus")) == "unknown"
-    assert len(await session.rows()) == before
+    assert len(await session.journal()) == before

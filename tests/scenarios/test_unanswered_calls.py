@@ -9,24 +9,25 @@ from typing import Literal
 
 import pytest
 
-from perdure import Agent, Runtime, Session, ToolContext, ToolError, Tuning, tool
+from perdure import Agent, Runtime, RuntimeOptions, Session, ToolContext, ToolError, tool
 from perdure.codec import Json
 from perdure.commit.plan import Plan, Receipt
 from perdure.ids import EffectId
-from perdure.models.protocol import JobBegun, ModelError, ModelEvent, ModelReply, ModelRequest, TextDelta
+from perdure.models.protocol import JobBegun, ModelError, ModelEvent, ModelReply, ModelRequest, TextPiece
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.runtime.calls.runners import Runner
-from perdure.runtime.turns.flights import Flight
+from perdure.runtime.turns.in_flight import InFlight
 from perdure.runtime.turns.loop import TurnDriver
 from perdure.store.protocol import Store
-from perdure.testing import Crash, World, every_boundary
+from perdure.testing import CrashReport, World, every_boundary
 from perdure.tools.clients.completions import DirectRequest
+from perdure.tools.context import completions_of
 from perdure.vocab.messages import Text
 from perdure.vocab.outcomes import DirectOutcome, LlmError
 from perdure.vocab.records import CancelRequested
 from perdure.vocab.tools import EffectClass
 from perdure.vocab.usage import Usage
-from tests.scenarios.conftest import Desk, NewStore
+from tests.scenarios.conftest import App, NewStore
 
 TEN = Usage(input=6, output=4, calls=1)
 THIRTY = "thirty characters are written."
@@ -46,7 +47,7 @@ class Writer:
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         if self._job is not None:
             yield JobBegun(self._job)
-        yield TextDelta(THIRTY)
+        yield TextPiece(THIRTY)
         self.wrote.set()
         try:
             await asyncio.sleep(3600 if self._waits else 0)
@@ -58,15 +59,15 @@ class Writer:
 
 async def bought(session: Session) -> list[tuple[str, Usage]]:
     """The ledger of a session, which adds up to its usage."""
-    ledger = await session.ledger()
+    ledger = await session.usage_entries()
     assert sum((one.usage for one in ledger), Usage()) == await session.usage()
     return [(one.effect, one.usage) for one in ledger]
 
 
 @pytest.mark.parametrize("job", [None, "job_1"])
-async def test_a_call_that_is_cancelled_while_it_writes_is_estimated(desk: Desk, job: Json) -> None:
+async def test_a_call_that_is_cancelled_while_it_writes_is_estimated(app: App, job: Json) -> None:
     model = Writer(job=job)
-    session = await (await desk.open(model)).session("s", agent="a")
+    session = await (await app.open(model)).session("s", agent="a")
     sent = await session.send("go")
     await model.wrote.wait()
     await session.cancel()
@@ -76,12 +77,12 @@ async def test_a_call_that_is_cancelled_while_it_writes_is_estimated(desk: Desk,
     assert (effect, used.output, used.calls, used.estimated) == ("m1.1", 10, 1, 1)
     assert used.input > 0
     assert result.usage == used
-    assert [message.role for message in await session.history()] == ["user"], "what nobody waited for is no reply"
+    assert [message.role for message in await session.messages()] == ["user"], "text of a cancelled call is no reply"
 
 
-async def test_a_reply_that_comes_while_its_turn_is_cancelled_is_counted_as_its_provider_says(desk: Desk) -> None:
+async def test_reply_during_cancellation_has_its_reported_usage(app: App) -> None:
     model = Writer(stubborn=True)
-    session = await (await desk.open(model)).session("s", agent="a")
+    session = await (await app.open(model)).session("s", agent="a")
     sent = await session.send("go")
     await model.wrote.wait()
     await session.cancel()
@@ -89,23 +90,23 @@ async def test_a_reply_that_comes_while_its_turn_is_cancelled_is_counted_as_its_
     assert await bought(session) == [("m1.1", TEN)]
 
 
-async def test_a_reply_that_has_landed_when_its_turn_is_cancelled_is_counted_as_its_provider_says(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+async def test_completed_reply_of_a_cancelled_turn_has_reported_usage(
+    app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fly = TurnDriver._fly  # pyright: ignore[reportPrivateUsage] - between two ticks there is no public moment
+    fly = TurnDriver._run_effect  # pyright: ignore[reportPrivateUsage] - between two ticks there is no public moment
 
-    async def and_cancel(self: TurnDriver, flight: Flight, runner: Runner) -> None:
+    async def and_cancel(self: TurnDriver, flight: InFlight, runner: Runner) -> None:
         await fly(self, flight, runner)
         self.interrupt(CancelRequested(turn=self.turn.id, request="r"))
 
-    monkeypatch.setattr(TurnDriver, "_fly", and_cancel)
-    session = await (await desk.open(ScriptedModel(say("hi", usage=TEN)))).session("s", agent="a")
+    monkeypatch.setattr(TurnDriver, "_run_effect", and_cancel)
+    session = await (await app.open(ScriptedModel(say("hi", usage=TEN)))).session("s", agent="a")
     result = await (await session.send("go")).result(30)
     assert (result.reason, result.usage) == ("cancelled", TEN)
     assert await bought(session) == [("m1.1", TEN)]
 
 
-async def test_a_reply_that_lost_the_race_for_the_gate_is_counted_as_its_provider_says(
+async def test_reply_losing_to_a_cancel_has_its_reported_usage(
     new_store: NewStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = new_store()
@@ -131,7 +132,7 @@ async def test_a_reply_that_lost_the_race_for_the_gate_is_counted_as_its_provide
         assert len(model.requests) == 1
 
 
-async def test_what_was_never_asked_costs_nothing(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unsent_model_call_costs_nothing(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     start = TurnDriver.start
 
     def and_cancel(self: TurnDriver, *given: object) -> bool:
@@ -141,15 +142,15 @@ async def test_what_was_never_asked_costs_nothing(desk: Desk, monkeypatch: pytes
 
     monkeypatch.setattr(TurnDriver, "start", and_cancel)
     model = ScriptedModel(say("hi", usage=TEN))
-    session = await (await desk.open(model)).session("s", agent="a")
+    session = await (await app.open(model)).session("s", agent="a")
     result = await (await session.send("go")).result(30)
     assert (result.reason, result.usage) == ("cancelled", Usage())
     assert (await bought(session), model.requests) == ([], [])
 
 
-async def test_limits_count_what_was_cancelled(desk: Desk) -> None:
+async def test_limits_count_what_was_cancelled(app: App) -> None:
     model = Writer()
-    rt = await desk.add([Agent("a", model=model, max_session_tokens=20)])
+    rt = await app.add([Agent("a", model=model, max_session_tokens=20)])
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     await model.wrote.wait()
@@ -159,30 +160,30 @@ async def test_limits_count_what_was_cancelled(desk: Desk) -> None:
     assert (over.status, over.reason) == ("stopped", "limit_reached")
 
 
-async def test_a_worker_that_leaves_counts_what_it_has_bought(desk: Desk, new_store: NewStore) -> None:
+async def test_a_worker_that_leaves_counts_what_it_has_bought(app: App, new_store: NewStore) -> None:
     model = Writer()
-    async with Runtime(new_store(), agents=[Agent("a", model=model)], tuning=Tuning(drain_s=0.05)) as first:
+    async with Runtime(new_store(), agents=[Agent("a", model=model)], options=RuntimeOptions(drain_s=0.05)) as first:
         sent = await (await first.session("s", agent="a")).send("go", key="k")
         await model.wrote.wait()
-    rt = await desk.open(Writer(waits=False))
-    session = rt.existing("s")
+    rt = await app.open(Writer(waits=False))
+    session = rt.get_session("s")
     again = await session.send("go", key="k")
-    assert again.turn == sent.turn
+    assert again.turn_id == sent.turn_id
     assert (await again.result(30)).status == "finished"
     (first_call, lost), second = await bought(session)
     assert (first_call, lost.output, lost.estimated) == ("m1.1", 10, 1)
     assert second == ("m1.2", TEN)
 
 
-async def test_a_reply_that_comes_while_its_worker_leaves_is_kept(desk: Desk, new_store: NewStore) -> None:
+async def test_a_reply_that_comes_while_its_worker_leaves_is_kept(app: App, new_store: NewStore) -> None:
     model = Writer(stubborn=True)
-    async with Runtime(new_store(), agents=[Agent("a", model=model)], tuning=Tuning(drain_s=0.05)) as first:
+    async with Runtime(new_store(), agents=[Agent("a", model=model)], options=RuntimeOptions(drain_s=0.05)) as first:
         await (await first.session("s", agent="a")).send("go", key="k")
         await model.wrote.wait()
-    rt = await desk.open(Writer())
-    result = await (await rt.existing("s").send("go", key="k")).result(30)
+    rt = await app.open(Writer())
+    result = await (await rt.get_session("s").send("go", key="k")).result(30)
     assert (result.status, result.text) == ("finished", THIRTY)
-    assert await bought(rt.existing("s")) == [("m1.1", TEN)]
+    assert await bought(rt.get_session("s")) == [("m1.1", TEN)]
 
 
 class Judge:
@@ -198,7 +199,7 @@ class Judge:
         said = request.messages[-1].parts[-1]
         asked = said.text if isinstance(said, Text) else "done"
         if asked == "second" and self._cut:
-            yield TextDelta(THIRTY)
+            yield TextPiece(THIRTY)
             raise ModelError(LlmError(kind="stream_cut", message="cut"))
         if asked == "done":
             yield ModelReply(parts=(Text(text="done"),), finish="stop", usage=TEN, model="judge")
@@ -223,14 +224,14 @@ def judging(effect: EffectClass) -> object:
 
 
 @pytest.mark.parametrize("effect", ["once", "pure", "resumable"])
-async def test_what_a_cancelled_tool_has_asked_is_counted(desk: Desk, effect: EffectClass) -> None:
+async def test_completions_of_a_cancelled_tool_are_counted(app: App, effect: EffectClass) -> None:
     model = Judge()
-    session = await (await desk.open(model, judging(effect))).session("s", agent="a")  # pyright: ignore[reportArgumentType]
+    session = await (await app.open(model, judging(effect))).session("s", agent="a")  # pyright: ignore[reportArgumentType]
     sent = await session.send("go")
     await model.writer.wrote.wait()
     await session.cancel()
     assert (await sent.result(30)).reason == "cancelled"
-    _, *asked = await session.ledger()
+    _, *asked = await session.usage_entries()
     assert [(one.source, one.usage.output, one.usage.estimated) for one in asked] == [
         ("direct:one", 4, 0),
         ("direct:two", 10, 1),
@@ -239,27 +240,27 @@ async def test_what_a_cancelled_tool_has_asked_is_counted(desk: Desk, effect: Ef
 
 
 @pytest.mark.parametrize("effect", ["once", "resumable"])
-async def test_what_a_tool_asked_in_vain_is_estimated(desk: Desk, effect: EffectClass) -> None:
-    session = await (await desk.open(Judge(cut=True), judging(effect))).session("s", agent="a")  # pyright: ignore[reportArgumentType]
+async def test_failed_completion_of_a_tool_is_estimated(app: App, effect: EffectClass) -> None:
+    session = await (await app.open(Judge(cut=True), judging(effect))).session("s", agent="a")  # pyright: ignore[reportArgumentType]
     assert (await (await session.send("go")).result(30)).status == "finished"
-    asked = [one for one in await session.ledger() if one.source == "direct:two"]
+    asked = [one for one in await session.usage_entries() if one.source == "direct:two"]
     assert [(one.usage.output, one.usage.estimated) for one in asked] == [(10, 1)]
     await bought(session)
 
 
 @pytest.mark.parametrize("effect", ["resumable", "idempotent"])
-async def test_what_a_tool_asks_when_its_worker_leaves_is_counted_and_asked_again(
-    desk: Desk, new_store: NewStore, effect: EffectClass
+async def test_completion_interrupted_by_a_drain_is_counted_and_repeated(
+    app: App, new_store: NewStore, effect: EffectClass
 ) -> None:
     model = Judge()
     agents = [Agent("a", model=model, tools=[judging(effect)])]  # pyright: ignore[reportArgumentType]
-    async with Runtime(new_store(), agents=agents, tuning=Tuning(drain_s=0.05)) as first:
+    async with Runtime(new_store(), agents=agents, options=RuntimeOptions(drain_s=0.05)) as first:
         await (await first.session("s", agent="a")).send("go", key="k")
         await model.writer.wrote.wait()
-    session = (await desk.open(Judge(waits=False), judging(effect))).existing("s")  # pyright: ignore[reportArgumentType]
+    session = (await app.open(Judge(waits=False), judging(effect))).get_session("s")  # pyright: ignore[reportArgumentType]
     assert (await (await session.send("go", key="k")).result(30)).status == "finished"
     await bought(session)
-    asked = [one for one in await session.ledger() if one.source != "turn"]
+    asked = [one for one in await session.usage_entries() if one.source != "turn"]
     again = [] if effect == "resumable" else [("direct:one", 4, 0)]
     assert [(one.source, one.usage.output, one.usage.estimated) for one in asked] == [
         ("direct:one", 4, 0),
@@ -290,18 +291,18 @@ class Working:
 
 
 @pytest.mark.parametrize("effect", ["resumable", "idempotent"])
-async def test_a_job_that_is_under_way_for_a_tool_when_its_worker_leaves_is_waited_for(
-    desk: Desk, new_store: NewStore, effect: EffectClass
+async def test_provider_job_of_a_tool_is_awaited_after_a_drain(
+    app: App, new_store: NewStore, effect: EffectClass
 ) -> None:
     model = Working()
     agents = [Agent("a", model=model, tools=[judging(effect)])]  # pyright: ignore[reportArgumentType]
-    async with Runtime(new_store(), agents=agents, tuning=Tuning(drain_s=0.05)) as first:
+    async with Runtime(new_store(), agents=agents, options=RuntimeOptions(drain_s=0.05)) as first:
         await (await first.session("s", agent="a")).send("go", key="k")
         await model.begun.wait()
-    session = (await desk.open(model, judging(effect))).existing("s")  # pyright: ignore[reportArgumentType]
+    session = (await app.open(model, judging(effect))).get_session("s")  # pyright: ignore[reportArgumentType]
     assert (await (await session.send("go", key="k")).result(30)).status == "finished"
     await bought(session)
-    second = [one.usage for one in await session.ledger() if one.source == "direct:two"]
+    second = [one.usage for one in await session.usage_entries() if one.source == "direct:two"]
     assert (model.sold, second) == (1, [TEN])
 
 
@@ -314,16 +315,14 @@ class Slow(Judge):
 
 
 @pytest.mark.parametrize("effect", ["once", "resumable"])
-async def test_what_a_cancelled_tool_has_asked_is_counted_before_its_price_is_known(
-    desk: Desk, effect: EffectClass
-) -> None:
+async def test_completion_of_a_cancelled_tool_is_counted_without_price(app: App, effect: EffectClass) -> None:
     model = Slow()
-    session = await (await desk.open(model, judging(effect))).session("s", agent="a")  # pyright: ignore[reportArgumentType]
+    session = await (await app.open(model, judging(effect))).session("s", agent="a")  # pyright: ignore[reportArgumentType]
     sent = await session.send("go")
     await model.writer.wrote.wait()
     await session.cancel()
     assert (await sent.result(30)).reason == "cancelled"
-    asked = [one for one in await session.ledger() if one.source == "direct:two"]
+    asked = [one for one in await session.usage_entries() if one.source == "direct:two"]
     assert [(one.usage.output, one.usage.estimated, one.usage.priced) for one in asked] == [(10, 1, 0)]
     await bought(session)
 
@@ -332,7 +331,7 @@ def consulting(store: Store, world: World) -> Runtime:
     @tool(effect="resumable")
     async def consult(ctx: ToolContext) -> str:
         """Ask."""
-        return (await ctx.direct_completions.complete(DirectRequest("sure?", key="opinion"), "one")).text
+        return (await completions_of(ctx).complete(DirectRequest("sure?", key="opinion"), "one")).text
 
     model = ScriptedModel.by_input({"go": [call("consult"), say("done")], "sure?": [say("yes", usage=TEN, exact=True)]})
     return Runtime(store, agents=[Agent("a", model=model, tools=[consult])])
@@ -348,7 +347,7 @@ OPINION, AGAIN = EffectId("c1.0/direct:opinion"), EffectId("c1.0/again:2.opinion
 @pytest.mark.crash
 @pytest.mark.parametrize("mode", ["memory", "sqlite"])
 def test_wherever_the_process_dies_each_question_of_a_tool_has_one_end(mode: Literal["memory", "sqlite"]) -> None:
-    def counted(crash: Crash) -> None:
+    def counted(crash: CrashReport) -> None:
         [story] = crash.stories
         answers = {id: one for (_, id), one in story.settled.items() if isinstance(one, DirectOutcome)}
         if len(answers) == 2:

@@ -1,4 +1,4 @@
-"""What could be written and not be read again is refused: otherwise one mistake would block a list for ever."""
+"""Values that could be written and not read again are refused: one would block a list forever."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from typing import cast
 
 import pytest
 
-from perdure import Agent, Code, Error, Runtime, ToolContext, ToolExecutionResult, ToolHints, ToolObject
+from perdure import Agent, BaseTool, Code, Error, Runtime, ToolContext, ToolHints
 from perdure.codec import Json
 from perdure.ids import SessionId
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.services.background import BackgroundEventSink, BackgroundOutcome, BackgroundProgress
 from perdure.services.tasks import CreateSessionTask, SessionTaskUpdate
+from perdure.tools import ToolResult
 from perdure.tools.background import SpawnBackgroundTool
-from perdure.vocab.registrations import ProcessFailure, Succeeded
+from perdure.vocab.registrations import ProcessFailure, ProcessSucceeded
 from tests.scenarios.conftest import NewStore
 
 S = SessionId("s")
 ANY: Json = {"type": "object"}
 
 
-class Odd(ToolObject):
+class Odd(BaseTool):
     """A run that tells and returns what it should not."""
 
     name = "odd"
@@ -30,8 +31,8 @@ class Odd(ToolObject):
     parameters_schema: Json = ANY
     hints = ToolHints(supports_background=True)
 
-    async def execute(self, arguments: dict[str, Json]) -> ToolExecutionResult:
-        return ToolExecutionResult.tool_error("foreground unsupported")
+    async def execute(self, arguments: dict[str, Json]) -> ToolResult:
+        return ToolResult.tool_error("foreground unsupported")
 
     async def execute_background(
         self, arguments: dict[str, Json], context: ToolContext[object], sink: BackgroundEventSink
@@ -61,12 +62,12 @@ async def rt(new_store: NewStore) -> AsyncIterator[Runtime]:
 async def test_a_schedule_of_other_types_is_refused_and_leaves_nothing(rt: Runtime, wrong: dict[str, object]) -> None:
     make = cast("Callable[..., object]", rt.schedule)
     with pytest.raises(Error) as caught:
-        await make(say="x", session="s", **({} if "at" in wrong else {"cron": "0 9 * * *"}), **wrong)  # pyright: ignore[reportGeneralTypeIssues]
+        await make(send="x", session="s", **({} if "at" in wrong else {"cron": "0 9 * * *"}), **wrong)  # pyright: ignore[reportGeneralTypeIssues]
     assert caught.value.code is Code.SCHEDULE_INVALID
     assert await rt.schedules.list() == ()
 
 
-async def test_a_task_of_other_types_is_refused_and_the_others_are_still_listed(rt: Runtime) -> None:
+async def test_task_with_wrong_types_is_refused(rt: Runtime) -> None:
     await rt.tasks.create(CreateSessionTask(S, "external_agent", "Partner", id="t"))
     with pytest.raises(Error):
         await rt.tasks.create(CreateSessionTask(S, "external_agent", cast("str", 5), id="u"))
@@ -75,12 +76,15 @@ async def test_a_task_of_other_types_is_refused_and_the_others_are_still_listed(
     assert [(task.id, task.progress) for task in await rt.tasks.list(S)] == [("t", None)]
 
 
-async def test_a_run_that_tells_and_returns_odd_things_ends_and_leaves_its_log(rt: Runtime) -> None:
+async def test_run_with_odd_output_or_result_ends_with_a_log(rt: Runtime) -> None:
     session = await rt.session("s", agent="a")
-    for nan, ends_as, said in ((False, Succeeded, "done ?"), (True, ProcessFailure, "its result cannot be stored")):
+    for nan, ends_as, said in (
+        (False, ProcessSucceeded, "done ?"),
+        (True, ProcessFailure, "its result cannot be stored"),
+    ):
         await session.ask(f"odd {nan}")
         task = (await rt.tasks.list(S))[-1]
-        assert isinstance(await rt.process(task.id).wait(timeout=20), ends_as)
+        assert isinstance(await rt.get_process(task.id).wait(timeout=20), ends_as)
         seen = await rt.tasks.get(S, task.id)
         assert seen is not None
         assert said in (seen.summary or "")

@@ -1,4 +1,4 @@
-"""Whatever is said to sessions, in whatever order, by several at once: nothing is lost, doubled or wrongly released."""
+"""Random verbs on sessions, by several callers at once: nothing is lost, doubled or wrongly released."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from perdure import Agent, Error, Runtime, Session, ToolContext, Tuning, tool
+from perdure import Agent, Error, Runtime, RuntimeOptions, Session, ToolContext, tool
 from perdure.ids import InputId, TurnId
 from perdure.models.conversation import input_texts, replies, since_input
 from perdure.models.protocol import ModelEvent, ModelReply, ModelRequest, ProviderCall
@@ -26,12 +26,12 @@ from tests.scenarios.test_approvals import contradictions
 SESSIONS, VERBS = 2, 60
 TOOLS = ("refund", "charge", "book", "look")
 LATE = {
-    *("approval_already_decided", "approval_stale", "approval_unknown", "await_event_unknown_or_revoked"),
+    *("approval_already_decided", "approval_stale", "approval_unknown", "event_key_invalid"),
     *("tool_call_unknown", "tool_call_answered"),
 }
 """What somebody is told who comes too late."""
 
-LOOK = client_tool("look", "Look.", {"type": "object"}, result={"type": "integer"})
+LOOK = client_tool("look", "Look.", {"type": "object"}, result_type={"type": "integer"})
 
 
 class Obedient:
@@ -52,7 +52,7 @@ class Obedient:
 
 @dataclass
 class World:
-    """What happened outside, and what those who speak were told."""
+    """External effects, and the replies that the callers got."""
 
     done: list[str] = field(default_factory=list[str])
     said: dict[InputId, str] = field(default_factory=dict[InputId, str])
@@ -62,7 +62,7 @@ class World:
     cancelled: dict[TurnId, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     def tools(self) -> list[object]:
-        @tool(approve=True)
+        @tool(needs_approval=True)
         async def refund(ctx: ToolContext) -> str:
             """Refund."""
             self.done.append(f"refund {ctx.call_id}")
@@ -79,7 +79,7 @@ class World:
         async def book(ctx: ToolContext) -> str:
             """Book."""
             await ctx.step("reserve", self._reserve, ctx.call_id)
-            return str(await ctx.event("go", timeout="1h"))
+            return str(await ctx.wait_for_event("go", timeout="1h"))
 
         return [refund, charge, book, LOOK]
 
@@ -107,9 +107,9 @@ class Somebody:
     async def _send(self, session: Session, mode: InputMode = "queue", merge_key: str | None = None) -> None:
         self.numbers[0] += 1
         text = f"{self.numbers[0]} {' '.join(self.chance.sample(TOOLS, self.chance.randint(0, 2)))}".strip()
-        sent = await session.send(text, mode=mode, merge_key=merge_key, key=text)
-        self.world.said[sent.input] = text
-        assert (await session.send(text, mode=mode, merge_key=merge_key, key=text)).input == sent.input
+        sent = await session.send(text, mode=mode, replace_key=merge_key, key=text)
+        self.world.said[sent.input_id] = text
+        assert (await session.send(text, mode=mode, replace_key=merge_key, key=text)).input_id == sent.input_id
 
     async def _steer(self, session: Session) -> None:
         await self._send(session, mode="steer")
@@ -121,14 +121,14 @@ class Somebody:
         await self._send(session, merge_key="m")
 
     async def _cancel(self, session: Session) -> None:
-        ends = [row.record.turn for row in await session.rows() if isinstance(row.record, InputAdmitted)]
+        ends = [row.record.turn for row in await session.journal() if isinstance(row.record, InputAdmitted)]
         if ends:
             turn = self.chance.choice(ends[-3:])
             self.world.cancelled[turn].append(await session.cancel(turn))
 
     async def _take_back(self, session: Session) -> None:
-        if queue := await session.queue():
-            await session.cancel_input(self.chance.choice(queue).input, and_behind=self.chance.random() < 0.3)
+        if queue := await session.queued_inputs():
+            await session.cancel_input(self.chance.choice(queue).input, include_later=self.chance.random() < 0.3)
 
     async def _pause(self, session: Session) -> None:
         await session.pause(by="somebody")
@@ -166,7 +166,7 @@ async def test_nothing_is_lost_doubled_or_wrongly_released(new_store: NewStore) 
 
     def worker() -> Runtime:
         agent = Agent("a", model=Obedient(), tools=world.tools())  # pyright: ignore[reportArgumentType] - tools
-        return Runtime(new_store(), agents=[agent], tuning=Tuning(patience_s=0.0))
+        return Runtime(new_store(), agents=[agent], options=RuntimeOptions(idle_timeout_s=0.0))
 
     async with worker() as one, worker() as two:
         sessions = [[await rt.session(f"s{n}", agent="a") for n in range(SESSIONS)] for rt in (one, two)]
@@ -197,16 +197,16 @@ async def test_nothing_is_lost_doubled_or_wrongly_released(new_store: NewStore) 
 
 
 async def judge(session: Session, world: World) -> None:
-    """What the log says, against what was told to those who spoke."""
+    """Compare the log with the replies that the callers got."""
     assert await contradictions(session) == ()
-    records = [row.record for row in await session.rows()]
+    records = [row.record for row in await session.journal()]
     came = {one.input: one for one in records if isinstance(one, InputAdmitted)}
     gone = {one.input for one in records if isinstance(one, InputCancelled)}
     ends = {one.turn: one for one in records if isinstance(one, TurnEnded)}
     assert came.keys().isdisjoint(gone)
     shown = Counter(
         part.text
-        for one in await session.history()
+        for one in await session.messages()
         if one.role == "user"
         for part in one.parts
         if isinstance(part, Text)

@@ -1,4 +1,4 @@
-"""Whoever waits for another process looks when there is something to see, and is not kept busy by all else."""
+"""Waits for another process: polls follow its commits, and unrelated commits cause none."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from perdure import Agent, Runtime, tool
 from perdure.ids import StreamId
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.runtime import lifetime
+from perdure.runtime.internals import core_of, ref_of
 from perdure.store.shapes import Head
 from perdure.vocab.records import Row
 from tests.scenarios.conftest import NewStore
 
 
-async def test_who_waits_for_one_turn_does_not_look_whenever_another_goes_on(
+async def test_waiter_polls_only_when_its_own_stream_moves(
     new_store: NewStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inside, door, looks = asyncio.Event(), asyncio.Event(), Counter[StreamId]()
@@ -50,8 +51,8 @@ async def test_who_waits_for_one_turn_does_not_look_whenever_another_goes_on(
         monkeypatch.setattr(store, "find", noting)
         for _ in range(8):
             await busy.ask("hi", timeout=20)
-        assert looks[busy.stream] >= 8
-        assert looks[sent.session.stream] <= 2
+        assert looks[ref_of(busy).stream] >= 8
+        assert looks[ref_of(sent.session).stream] <= 2
         door.set()
         assert (await result).status == "finished"
 
@@ -71,16 +72,14 @@ async def answered(rt: Runtime) -> None:
     assert await (await rt.session("s", agent="quick")).ask("hi", timeout=20)
 
 
-async def test_after_a_look_that_took_long_nobody_is_deaf_for_long(
-    apart: Runtime, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_slow_poll_does_not_delay_the_next_notification(apart: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lifetime, "RESPITE", 1e9)
     for _ in range(3):
         await answered(apart)
 
 
-async def test_who_could_not_look_once_looks_again(apart: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    heads, failed = apart.store.heads, asyncio.Event()
+async def test_failed_poll_is_repeated(apart: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    heads, failed = core_of(apart).store.heads, asyncio.Event()
 
     async def broken(streams: Sequence[StreamId]) -> dict[StreamId, Head]:
         if not failed.is_set():
@@ -88,18 +87,18 @@ async def test_who_could_not_look_once_looks_again(apart: Runtime, monkeypatch: 
             raise RuntimeError("can't start new thread")
         return await heads(streams)
 
-    monkeypatch.setattr(apart.store, "heads", broken)
+    monkeypatch.setattr(core_of(apart).store, "heads", broken)
     for _ in range(3):
         await answered(apart)
     assert failed.is_set()
 
 
-async def test_who_waits_learns_what_was_never_told(apart: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_waiter_sees_a_commit_without_notification(apart: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     """As of a worker that was killed between its commit and telling of it."""
-    version = await apart.store.version()
+    version = await core_of(apart).store.version()
 
     async def as_ever() -> int:
         return version
 
-    monkeypatch.setattr(apart.store, "version", as_ever)
+    monkeypatch.setattr(core_of(apart).store, "version", as_ever)
     await answered(apart)

@@ -1,4 +1,4 @@
-"""What the scenarios of sending, steering, interrupting and pausing share."""
+"""Helpers of the scenarios of sending, steering, interrupting and pausing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.scenarios.conftest import until
 
 
 def texts(messages: tuple[Message, ...]) -> list[str]:
-    """Who said what, without what tools said."""
+    """Return the messages with their roles, without those of tools."""
     return [f"{m.role}: {part.text}" for m in messages for part in m.parts if isinstance(part, Text)]
 
 
@@ -55,7 +55,7 @@ async def in_its_turn(model: HeldModel, session: Session) -> None:
 
 
 async def _taken(session: Session) -> bool:
-    return await session.queue() == ()
+    return await session.queued_inputs() == ()
 
 
 class Gate:

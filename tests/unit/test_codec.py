@@ -135,7 +135,7 @@ WITHOUT_FLOATS: st.SearchStrategy[Json] = st.recursive(
 
 @given(WITHOUT_FLOATS)
 def test_the_standard_library_writes_the_same_bytes(value: Json) -> None:
-    """An encoder that is not ours agrees, so that anybody can check a fingerprint. (Floats are spelled differently.)"""
+    """Another encoder agrees, so that fingerprints can be checked independently. (Floats are spelled differently.)"""
     assert canonical(value).decode() == json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -157,7 +157,7 @@ def test_bool_int_float_and_text_have_different_digests() -> None:
         ({"a": {"b": {None: 1}}}, "$.a.b", "$.a.b cannot be stored as JSON"),
     ],
 )
-def test_what_json_cannot_carry_is_refused_with_its_path(value: object, path: str, said: str) -> None:
+def test_value_without_json_form_is_refused_with_its_path(value: object, path: str, said: str) -> None:
     with pytest.raises(Error) as caught:
         to_json(value)
     assert caught.value.code is Code.INVALID_JSON
@@ -197,7 +197,7 @@ def test_a_cycle_is_refused_at_the_place_where_it_closes() -> None:
 
 
 @pytest.mark.parametrize("depth", [600, 950, 3_000, 100_000])
-def test_a_value_nested_too_deeply_is_stored_or_refused_but_never_an_accident(depth: int) -> None:
+def test_deeply_nested_value_is_stored_or_refused(depth: int) -> None:
     value: Json = 1
     for _ in range(depth):
         value = [value]
@@ -293,7 +293,7 @@ def test_a_value_of_more_than_2048_bytes_is_elided_whole() -> None:
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000])
-def test_text_nested_too_deeply_is_refused_like_any_other_that_is_no_json(text: str) -> None:
+def test_deeply_nested_text_is_refused_as_invalid_json(text: str) -> None:
     with pytest.raises(Error) as caught:
         decode(text)
-    assert (caught.value.code, caught.value.because) == (Code.INVALID_JSON, "it is nested too deeply")
+    assert (caught.value.code, caught.value.because) == (Code.INVALID_JSON, "the nesting is too deep")

@@ -30,7 +30,7 @@ def test_only_what_gives_is_cut_the_last_one_first(
     width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     title, line = drawn(width, monkeypatch, capsys)
-    assert all(text in line for text in WHOLE), "what has to be typed again is there"
+    assert all(text in line for text in WHOLE), "text to be typed again is whole"
     assert all(column.title in title for column in COLUMNS), "and no column is missing"
     needed = sum(len(text) + 2 for text in WHOLE) + 2 * 12
     assert len(line) <= max(width, needed)

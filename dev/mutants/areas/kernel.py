@@ -17,7 +17,7 @@ NO_FENCE = (
     """    if state is None or plan.fence > state.fence:
         return Refuse(lease_lost(plan.stream))
     if plan.fence < state.fence or plan.n <= state.n:
-        return AlreadyApplied()  # or never: the rows decide, see `recall`
+        return AlreadyApplied()  # or never applied: `recall` decides from the rows
     if state.owner != plan.worker:
         return Refuse(lease_lost(plan.stream))
     if plan.n != state.n + 1:""",
@@ -35,10 +35,10 @@ MUTANTS = [
         f"{PROMISES}::test_there_is_one_spelling_of_a_key",
     ),
     Mutant(
-        "a key that is logged is a key",
+        "a logged key contains its signature",
         "vocab/promises.py",
-        'return f"AwaitEventKey({self.key_id!r})"',
-        'return f"AwaitEventKey({self.key_id!r}, {self.signature!r})"',
+        'return f"EventKey({self.key_id!r})"',
+        'return f"EventKey({self.key_id!r}, {self.signature!r})"',
         f"{PROMISES}::test_a_key_that_is_printed_is_worth_nothing",
     ),
     Mutant(
@@ -56,7 +56,7 @@ MUTANTS = [
         f"{APPROVALS} -k 'other_arguments_are_another_question'",
     ),
     Mutant(
-        "silence approves",
+        "a request without an answer counts as approved",
         "vocab/approvals.py",
         "    decision = decision_of(resolution)\n    return decision if decision is not None and decision.verdict",
         "    decision = decision_of(resolution) or Decision(verdict='approve', by='nobody', at=0)\n"
@@ -73,16 +73,16 @@ MUTANTS = [
     Mutant(
         "a batch approved for the session leaves grants behind when one is revoked",
         "session/fold.py",
-        "case GrantMade(tool=tool) if grant_for(state, tool) is None:",
-        "case GrantMade(tool=tool):",
+        "case ApprovalGranted(tool=tool) if grant_for(state, tool) is None:",
+        "case ApprovalGranted(tool=tool):",
         f"{APPROVALS} -k 'revoked_at_once and memory'",
     ),
     Mutant(
-        "the client is asked before what is run here is done",
+        "the client is asked before local calls have ended",
         "turn/machine.py",
         "if elsewhere and len(elsewhere) == len(waiting):",
         "if elsewhere:",
-        f"{CLIENTS} -k 'before_the_client_is_asked and memory'",
+        f"{CLIENTS} -k 'local_calls and memory'",
     ),
     Mutant(
         "a step that died with its worker is run again",
@@ -99,81 +99,81 @@ MUTANTS = [
         ),
     ),
     Mutant(
-        "a forged key is as good as a real one",
+        "a forged key is accepted",
         "effects/promises.py",
         "if not (ours and expected.key_id == key.key_id):",
         "if False:",
         f"{BODIES}::test_a_key_works_from_anywhere_and_a_forged_one_nowhere[memory]",
     ),
     Mutant(
-        "a call whose key is out is doubted after a crash",
+        "a call with an issued completion key is in doubt after a crash",
         "turn/machine.py",
         "    match call.completion:\n",
         "    match None:\n",
-        "tests/crash/test_bodies.py::test_a_call_that_handed_its_key_out_is_pending_after_a_crash_and_not_in_doubt",
+        "tests/crash/test_bodies.py::test_call_with_external_key_is_pending_after_a_crash",
     ),
     Mutant(
-        "a sleep begins anew after a restart",
+        "a sleep restarts after a restart of the process",
         "effects/controller.py",
-        "care = Care(effect=care.effect, due_at=started.due_at, record_start=care.record_start, leave=care.leave)",
-        "pass",
+        "                    due_at=started.due_at,\n",
+        "                    due_at=policy.due_at,\n",
         f"{BODIES}::test_a_sleep_keeps_its_moment[memory]",
     ),
     Mutant(
-        "no intent before a once call",
+        "a once call is dispatched without an intent",
         "effects/controller.py",
-        'return self.record_start or self.leave or self.effect in ("once", "resumable")',
-        "return self.record_start or self.leave",
+        'return self.record_start or self.needs_approval or self.effect in ("once", "resumable")',
+        "return self.record_start or self.needs_approval",
         f"{SWEEP}::test_killed_inside[one_once-charge]",
     ),
     Mutant(
-        "dispatch before the reply is durable",
+        "a call is dispatched before its reply is durable",
         "effects/controller.py",
-        'return self.leave or self.effect != "pure"',
+        'return self.needs_approval or self.effect != "pure"',
         "return False",
-        f"{ORDER}::test_only_a_pure_call_is_dispatched_before_the_reply_that_names_it_is_durable",
+        f"{ORDER}::test_only_pure_calls_start_before_their_reply_is_durable",
     ),
     Mutant(
-        "no lease check before dispatch",
+        "a call is dispatched without a lease check",
         "effects/controller.py",
         "while not self.ledger.lease_live():",
         "while False:",
         "tests/crash/test_zombie.py::test_a_worker_stopped_between_intent_and_dispatch_does_not_dispatch",
         also=Mutant("", "runtime/calls/runners.py", "not (pure or self._driven.lease_live())", "False", ""),
     ),
-    Mutant("no fence", "commit/plan.py", *NO_FENCE, f"{STORES} -k stale_fence"),
+    Mutant("appends ignore the fence", "commit/plan.py", *NO_FENCE, f"{STORES} -k stale_fence"),
     Mutant(
-        "no fence, seen from a thawed worker",
+        "appends ignore the fence, seen from a thawed worker",
         "commit/plan.py",
         *NO_FENCE,
         "tests/crash/test_zombie.py::test_a_thawed_worker_writes_nothing_and_its_late_outcome_reaches_the_log",
     ),
     Mutant(
-        "receipt ignored",
+        "the receipt of a repeated plan is ignored",
         "commit/plan.py",
-        "        return AlreadyApplied()  # or never: the rows decide, see `recall`\n",
+        "        return AlreadyApplied()  # or never applied: `recall` decides from the rows\n",
         "        return Apply(Seq(state.last_seq + 1))\n",
         f"{STORES} -k the_same_plan_again_returns_the_first_receipt",
     ),
     Mutant(
-        "doubt forgotten: a recovered once call simply runs again",
+        "a once call in doubt runs again after recovery",
         "turn/machine.py",
         'call.started and call.started.effect == "once"\n    )',
         "False\n    )",
         f"{SWEEP}::test_killed_at_a_durable_boundary[one_once-4:before]",
     ),
     Mutant(
-        "the cancel gate is not a gate",
+        "completion and cancellation share no gate key",
         "vocab/log_keys.py",
         'end_key(it.turn) if it.reason == "cancelled" else gate_key(it.turn)',
         'end_key(it.turn) if it.reason == "cancelled" else None',
         "tests/scenarios/test_turns.py::test_a_finished_turn_cannot_be_cancelled",
     ),
     Mutant(
-        "no intent before a once call, seen by the kit",
+        "a once call is dispatched without an intent, seen by the kit",
         "effects/controller.py",
-        'return self.record_start or self.leave or self.effect in ("once", "resumable")',
-        "return self.record_start or self.leave",
+        'return self.record_start or self.needs_approval or self.effect in ("once", "resumable")',
+        "return self.record_start or self.needs_approval",
         f"{KIT}::test_a_once_tool_at_every_boundary",
     ),
     Mutant(
@@ -184,7 +184,7 @@ MUTANTS = [
         "tests/scenarios/test_kit_bodies.py -k memory-parking",
     ),
     Mutant(
-        "whoever has handed a conversation over is asked again",
+        "an agent that handed the conversation over is called again",
         "turn/machine.py",
         "    if (turn.cancel and not turn.ended) or turn.changes_hands:",
         "    if turn.cancel and not turn.ended:",
@@ -195,26 +195,26 @@ MUTANTS = [
         "inbox/admit.py",
         'return not isinstance(item, Input) or item.mode == "interrupt"',
         "return not isinstance(item, Input)",
-        f"{INTERRUPT} -k 'no_worker and sqlite'",
+        f"{INTERRUPT} -k 'runtime_without_worker and sqlite'",
     ),
     Mutant(
-        "steering is shown in front of the results that were there",
+        "steering is shown before the results that preceded it",
         "session/view.py",
         "    return [*messages, *asked_again]",
         "    return [*asked_again, *messages]",
         "tests/unit/session/test_view.py -k behind_the_results",
     ),
     Mutant(
-        "a limit is not looked at before the next model call",
+        "a model call starts although the limit is reached",
         "turn/machine.py",
         """    if reached := turn.spent_up:
         return replace(turn, phase=Concluding("limit_reached", reached))
-    return replace(turn, phase=Asking(tool_choice=tool_choice))""",
-        "    return replace(turn, phase=Asking(tool_choice=tool_choice))",
+    return replace(turn, phase=AwaitingReply(tool_choice=tool_choice))""",
+        "    return replace(turn, phase=AwaitingReply(tool_choice=tool_choice))",
         "tests/unit/turn/test_spending.py",
     ),
     Mutant(
-        "money is spent although a price is unknown",
+        "a turn with a cost limit spends at an unknown price",
         "turn/spending.py",
         "if used.priced < used.calls:",
         "if False:",

@@ -8,15 +8,15 @@ KIT = "tests/scenarios/test_kit_sweep.py"
 
 MUTANTS = [
     Mutant(
-        "the kit does not look at the ledger",
-        "testing/aftermath.py",
+        "the kit ignores the ledger",
+        "testing/recovery_report.py",
         "*_ledger(usual, end), ",
         "",
         f"{KIT}::test_a_broken_application_is_found_out -k not_idempotent-memory",
     ),
     Mutant(
         "the kit does not count dispatches",
-        "testing/aftermath.py",
+        "testing/recovery_report.py",
         "        if times > 1:\n",
         "        if False:\n",
         f"{KIT}::test_a_broken_application_is_found_out -k forgetful",
@@ -29,24 +29,24 @@ MUTANTS = [
         f"{KIT} -k killed_for_real",
     ),
     Mutant(
-        "a crash point that a run does not come to is passed over",
+        "an unreached crash point is ignored",
         "testing/sweep.py",
         'missed = () if crash.reached else ("the run did not come to this crash point",)',
         "missed = ()",
         f"{KIT}::test_a_crash_point_that_is_not_there_is_told",
     ),
     Mutant(
-        "what is written behind a crash point by name survives it",
+        "a write after a named crash point survives",
         "testing/crash.py",
         "                self._held = True\n",
         "                self._held = boundary.n > 0 and self._last.n > 0\n",
         "tests/unit/testing/test_crash.py",
     ),
     Mutant(
-        "a sweep leaves out what two writers put elsewhere in every run",
+        "a sweep omits facts whose write number varies",
         "testing/sweep.py",
         "for fact in _missed(boundaries, met):",
         "for fact in ():",
-        f"{KIT} -k race",
+        f"{KIT} -k moved_by_a_race",
     ),
 ]

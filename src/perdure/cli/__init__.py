@@ -1,4 +1,4 @@
-"""The command line, `perdure …`: commands parse, call the runtime and print. Nothing is loaded before it is used."""
+"""The `perdure` command line. Commands parse, call the runtime and print; each loads only the modules it uses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> None:
-    """The entry point of the `perdure` command."""
+    """Run the `perdure` command."""
     args = sys.argv[1:]
     if args in (["--version"], ["-V"]):
         from perdure.ids import VERSION

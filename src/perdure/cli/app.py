@@ -1,4 +1,4 @@
-"""All commands in one place, and the one place where errors become words and exit codes."""
+"""All commands of the command line, and the translation of errors into text and exit codes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from perdure.cli.commands import (
     db,
     demo,
     doctor,
+    grants,
     journal,
     mcp,
     models,
@@ -22,6 +23,7 @@ from perdure.cli.commands import (
     run,
     schedules,
     sessions,
+    subscriptions,
     tasks,
     triggers,
     usage,
@@ -51,7 +53,7 @@ def root(
     show_version: Annotated[bool, typer.Option("--version", "-V", help="Print the version and exit.")] = False,
 ) -> None:
     """Durable agents: kill the process anywhere, start it again, and every session carries on."""
-    if show_version:  # with other arguments; alone it never gets here
+    if show_version:  # `main` handles a lone --version
         version.version()
         raise typer.Exit
 
@@ -61,25 +63,27 @@ app.command()(run.run)
 app.command()(worker.worker)
 app.add_typer(sessions.app, name="sessions")
 app.add_typer(approvals.app, name="approvals")
+app.add_typer(grants.app, name="grants")
 app.command()(processes.ps)
 app.add_typer(processes.app, name="processes")
 app.add_typer(tasks.app, name="tasks")
 app.add_typer(schedules.app, name="schedules")
 app.add_typer(triggers.app, name="triggers")
+app.add_typer(subscriptions.app, name="subscriptions")
 app.add_typer(workers.app, name="workers")
 app.add_typer(models.app, name="models")
-app.add_typer(usage.app, name="usage")
+app.command()(usage.usage)
 app.add_typer(mcp.app, name="mcp")
 app.add_typer(journal.app, name="journal")
 app.command()(why.why)
 app.command()(resolve.resolve)
 app.add_typer(db.app, name="db")
 app.command()(doctor.doctor)
-app.command()(version.version)
+app.command(hidden=True)(version.version)
 
 
 def run_app(args: list[str]) -> int:
-    """Run one command line. Returns its exit code."""
+    """Run one command line and return its exit code."""
     try:
         code = app(args=args, prog_name="perdure", standalone_mode=False)
         sys.stdout.flush()
@@ -87,7 +91,7 @@ def run_app(args: list[str]) -> int:
         if exits.debugging():
             raise
         return exits.refuse(problem)
-    except (exits.ReaderLeft, BrokenPipeError):  # and that is fine
+    except (exits.ReaderLeft, BrokenPipeError):  # the reader closed the pipe: not an error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return exits.OK
     except (KeyboardInterrupt, typer.Abort):
@@ -98,11 +102,11 @@ def run_app(args: list[str]) -> int:
 
 
 def _other(problem: Exception) -> int:
-    """A command line that makes no sense, or a bug of ours."""
+    """Report a usage error or an internal error, and return the exit code."""
     describe = getattr(problem, "format_message", None)
     if callable(describe):
         message = str(describe())
-        if message.startswith("Usage:"):  # no command was given: the help is the answer
+        if message.startswith("Usage:"):  # no command was given: print the help
             print(message)
             return exits.USAGE
         hint = getattr(getattr(problem, "ctx", None), "command_path", "perdure")
@@ -111,9 +115,9 @@ def _other(problem: Exception) -> int:
     if exits.debugging():
         raise problem
     exits.complain(
-        "something went wrong inside perdure",
+        "internal error in perdure",
         because=f"{type(problem).__name__}: {problem}",
-        hint="run it again with PERDURE_DEBUG=1 for the traceback, and report it",
+        hint="PERDURE_DEBUG=1 prints the traceback; please report it",
     )
     return exits.FAILED
 

@@ -1,4 +1,4 @@
-"""Events of a session as they are printed: a line for a person, an object for a program."""
+"""Printed form of session events: text lines for people, JSON objects for programs."""
 
 from __future__ import annotations
 
@@ -9,37 +9,45 @@ from perdure.cli.lines import Reader
 from perdure.cli.screen import clock, emit, note, one_line, plain, say, took, utc
 from perdure.codec import Json, decode, encode
 from perdure.ids import SessionId
-from perdure.observe.events import Delta, Event, Fact, Gap, OutputDelta, Progress, Superseded
+from perdure.observe.events import (
+    DeltasDropped,
+    Event,
+    RecordEvent,
+    TextDelta,
+    TextReset,
+    ToolOutputDelta,
+    ToolProgress,
+)
 from perdure.vocab.messages import Reply
 from perdure.vocab.outcomes import LlmCallOutcome
 from perdure.vocab.records import EffectSettled, Record
 
 
 def as_json(record: Record) -> Json:
-    """A record with its kind."""
+    """Return a record as JSON, with its kind."""
     return decode(encode(record))
 
 
 def emit_event(session: SessionId, event: Event) -> None:
-    """One event as one JSON object."""
+    """Print one event as a JSON object."""
     shared = {"type": event.type, "v": 1, "session": session, "cursor": str(event.cursor)}
     match event:
-        case Fact(at=at, record=record):
+        case RecordEvent(at=at, record=record):
             emit(**shared, seq=event.cursor.seq, at=utc(at), record=as_json(record))
-        case Delta(turn=turn, effect=effect, text=text, thinking=thinking):
+        case TextDelta(turn=turn, effect=effect, text=text, thinking=thinking):
             emit(**shared, turn=turn, effect=effect, text=text, thinking=thinking)
-        case Superseded(turn=turn, effect=effect, chars=chars):
+        case TextReset(turn=turn, effect=effect, chars=chars):
             emit(**shared, turn=turn, effect=effect, chars=chars)
-        case Progress(turn=turn, effect=effect, call=call, tool=tool, message=message, display_name=shown):
+        case ToolProgress(turn=turn, effect=effect, call=call, tool=tool, message=message, display_name=shown):
             emit(**shared, turn=turn, effect=effect, call=call, tool=tool, message=message, display_name=shown)
-        case OutputDelta(turn=turn, effect=effect, call=call, tool=tool, text=text, stream=stream):
+        case ToolOutputDelta(turn=turn, effect=effect, call=call, tool=tool, text=text, stream=stream):
             emit(**shared, turn=turn, effect=effect, call=call, tool=tool, text=text, stream=stream)
-        case Gap(dropped=dropped):
+        case DeltasDropped(dropped=dropped):
             emit(**shared, dropped=dropped)
 
 
 class Talk:
-    """Prints replies as they are written: deltas at once, the rest when the reply is saved, a new line after each."""
+    """Printer of streamed replies: deltas at once, the rest when the reply is saved, a line break after each reply."""
 
     def __init__(self, *, tools: bool) -> None:
         self._tools = tools
@@ -47,17 +55,17 @@ class Talk:
         self._shown = ""
 
     def show(self, event: Event) -> None:
-        """Print what an event adds to the text."""
-        if isinstance(event, Delta) and not event.thinking:
+        """Print the text that an event adds."""
+        if isinstance(event, TextDelta) and not event.thinking:
             self._shown += event.text
             _write(event.text)
-        if isinstance(event, Superseded) and self._shown:
+        if isinstance(event, TextReset) and self._shown:
             self._shown = ""
             _write("\n")
-            note("  … the model is asked again; what it said so far is void")
-        if isinstance(event, Progress) and self._tools:
+            note("  … the model is called again; the text above is void")
+        if isinstance(event, ToolProgress) and self._tools:
             note(f"  … {one_line(f'{event.tool}: {event.message}', 100)}")
-        if not isinstance(event, Fact):
+        if not isinstance(event, RecordEvent):
             return
         line = self._reader.line(event)
         match event.record:
@@ -72,7 +80,7 @@ class Talk:
     def _end(self, text: str) -> None:
         if text.startswith(self._shown):
             _write(text[len(self._shown) :])
-        elif text:  # what was shown broke off: the saved reply is another one
+        elif text:  # the shown text was cut off: the saved reply differs
             _write(f"\n{text}")
         if text or self._shown:
             _write("\n")
@@ -85,19 +93,19 @@ def _write(text: str) -> None:
 
 
 class Printer:
-    """Prints durable facts as lines."""
+    """Printer of durable facts, one line each."""
 
     def __init__(self) -> None:
         self._reader = Reader()
 
-    def learn(self, event: Event) -> None:
-        """Read a fact without printing it, to know the names in those that follow."""
-        if isinstance(event, Fact):
+    def on_record(self, event: Event) -> None:
+        """Read a fact without printing it, so that later lines can use its names."""
+        if isinstance(event, RecordEvent):
             self._reader.line(event)
 
     def show(self, event: Event) -> None:
-        """Print a fact; pieces of text that are not durable are left to `run`."""
-        if not isinstance(event, Fact):
+        """Print a fact. Text deltas are not durable and are left out; `run` prints them."""
+        if not isinstance(event, RecordEvent):
             return
         line = self._reader.line(event)
         numbers = "  ".join(

@@ -1,4 +1,4 @@
-"""How a command ends: exit codes, and errors as what, because and hint. Never a traceback, unless it is asked for."""
+"""Exit codes, and the printed form of errors: message, because, hint. No traceback unless PERDURE_DEBUG is set."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ EXITS: Mapping[Code, int] = {
     Code.TURN_UNKNOWN: NOT_FOUND,
     Code.RECORD_UNKNOWN: NOT_FOUND,
     Code.BLOB_UNKNOWN: NOT_FOUND,
-    Code.AWAIT_EVENT_UNKNOWN_OR_REVOKED: NOT_FOUND,
+    Code.EVENT_KEY_INVALID: NOT_FOUND,
     Code.APPROVAL_UNKNOWN: NOT_FOUND,
     Code.APPROVAL_ALREADY_DECIDED: CONFLICT,
     Code.APPROVAL_STALE: CONFLICT,
-    Code.DOUBT_STILL_RUNNING: CONFLICT,
+    Code.ORIGINAL_CALL_MAY_STILL_RUN: CONFLICT,
     Code.TOOL_CALL_UNKNOWN: NOT_FOUND,
     Code.TOOL_CALL_ANSWERED: CONFLICT,
     Code.INPUT_KEY_CONFLICT: CONFLICT,
     Code.SESSION_AGENT_CONFLICT: CONFLICT,
     Code.SESSION_BUSY: CONFLICT,
     Code.SESSION_EXISTS: CONFLICT,
-    Code.SESSION_NOT_SEALED: CONFLICT,
+    Code.TURN_NOT_RETRYABLE: CONFLICT,
     Code.LEASE_LOST: CONFLICT,
     Code.COMMIT_CONFLICT: CONFLICT,
     Code.GATE_CLOSED: CONFLICT,
@@ -65,15 +65,17 @@ EXITS: Mapping[Code, int] = {
     Code.STORE_FAILED: NO_STORE,
     Code.FORMAT_NEWER: NO_STORE,
 }
-"""What each code means to a shell; every other one is a plain failure."""
+"""The exit code of each error code. All other codes exit with 1."""
 
 
 class ReaderLeft(Exception):
-    """Nobody reads our output any more (`perdure … | head`). Named, because the parser takes EPIPE for a failure."""
+    """The reader of stdout closed the pipe (`perdure … | head`). A separate class, because typer reports EPIPE as a
+    failure.
+    """
 
 
 def debugging() -> bool:
-    """Whether the user wants tracebacks."""
+    """Return True if PERDURE_DEBUG asks for tracebacks."""
     return os.environ.get("PERDURE_DEBUG", "") not in ("", "0")
 
 
@@ -88,16 +90,16 @@ def complain(what: str, because: str = "", hint: str = "") -> None:
 
 
 def _told(text: str) -> str:
-    """A line of an error, which may have words of others in it: they stay on it, and no key is repeated."""
+    """Escape a line of an error text: foreign text stays on the line, and keys are removed."""
     return in_line(without_keys(text))
 
 
 def exit_code(problem: Error) -> int:
-    """The exit code of an error."""
+    """Return the exit code of an error."""
     return EXITS.get(problem.code, FAILED)
 
 
 def refuse(problem: Error) -> int:
-    """Print an error of ours, and return its exit code."""
+    """Print an error and return its exit code."""
     complain(problem.message, problem.because, problem.hint)
     return exit_code(problem)

@@ -1,4 +1,4 @@
-"""Liveness and readiness of a worker, for whoever supervises it: two addresses on loopback, nothing else."""
+"""HTTP probes of a worker for its supervisor: /live and /ready on loopback."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from perdure.runtime.runtime import Runtime
 
 HOST = "127.0.0.1"
-_PATIENCE_S = 5.0
+_READ_TIMEOUT_S = 5.0
 
 
 @asynccontextmanager
 async def health(rt: Runtime, port: int | None) -> AsyncGenerator[int | None]:
-    """Answer /live and /ready on this port (0: any that is free) for a while; without a port, nothing.
+    """Serve /live and /ready on `port` while the context is open. 0 takes any free port; None serves nothing.
 
     Raises:
-        Error: `invalid_argument` if the port cannot be had.
+        Error: `invalid_argument` if the port cannot be bound.
     """
     if port is None:
         yield None
@@ -31,9 +31,9 @@ async def health(rt: Runtime, port: int | None) -> AsyncGenerator[int | None]:
     except OSError as problem:
         raise Error(
             Code.INVALID_ARGUMENT,
-            f"the health port {port} cannot be opened",
+            f"cannot bind health port {port}",
             because=problem.strerror or str(problem),
-            hint="choose another: --health-port 0 takes any that is free",
+            hint="--health-port 0 takes any free port",
         ) from problem
     try:
         yield server.sockets[0].getsockname()[1]
@@ -43,12 +43,12 @@ async def health(rt: Runtime, port: int | None) -> AsyncGenerator[int | None]:
 
 async def _answer(rt: Runtime, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     try:
-        async with asyncio.timeout(_PATIENCE_S):
+        async with asyncio.timeout(_READ_TIMEOUT_S):
             head = await reader.readuntil(b"\r\n\r\n")
             writer.write(_response(rt, head))
             await writer.drain()
     except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-        pass  # whoever asked has gone, or does not speak HTTP
+        pass  # the client disconnected, or does not speak HTTP
     finally:
         writer.close()
 
@@ -63,6 +63,6 @@ def _response(rt: Runtime, head: bytes) -> bytes:
     elif path == b"/ready":
         status, text = ("200 OK", "ready\n") if rt.ready else ("503 Service Unavailable", "not ready\n")
     else:
-        status, text = "404 Not Found", "ask for /live or /ready\n"
+        status, text = "404 Not Found", "only /live and /ready\n"
     fields = f"Content-Type: text/plain\r\nContent-Length: {len(text)}\r\nConnection: close\r\n\r\n"
     return f"HTTP/1.1 {status}\r\n{fields}{'' if method == b'HEAD' else text}".encode()

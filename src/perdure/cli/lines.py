@@ -1,4 +1,4 @@
-"""A log as a person reads it: one line per record, in words, with names and durations put back in."""
+"""A log as text: one line per record, with names and durations filled in."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeAlias
 from perdure.cli.screen import clock, one_line, utc
 from perdure.codec import encode
 from perdure.ids import EffectId, stream_names
-from perdure.observe.events import Cursor, Fact
+from perdure.observe.events import Cursor, RecordEvent
 from perdure.vocab.approvals import decision_of
 from perdure.vocab.children import ChildClaimed, ChildEnded, ChildRegistered
 from perdure.vocab.effects import EffectKind
@@ -33,14 +33,14 @@ from perdure.vocab.outcomes import (
     ToolOutput,
     completed,
 )
-from perdure.vocab.promises import Err, Ok, Resolution, TimedOut
+from perdure.vocab.promises import Failure, Ok, Resolution, TimedOut
 from perdure.vocab.records import (
     AbandonRequested,
-    AttachmentKept,
+    ApprovalGranted,
+    AttachmentStored,
     CancelRequested,
     EffectSettled,
     EffectStarted,
-    GrantMade,
     GrantRevoked,
     HandedOver,
     InputAdmitted,
@@ -59,12 +59,12 @@ from perdure.vocab.records import (
     TagsSet,
     TitleSet,
     ToolMembershipChanged,
+    TurnAgentChanged,
     TurnEnded,
     TurnOpened,
-    TurnRecomposed,
 )
 from perdure.vocab.refs import EffectRef, PartRef, parse_ref
-from perdure.vocab.registrations import ProcessFailure, Succeeded
+from perdure.vocab.registrations import ProcessFailure, ProcessSucceeded
 from perdure.vocab.schedules import ScheduleChanged, ScheduleCreated, ScheduleFired, SchedulePruned, ScheduleSkipped
 from perdure.vocab.triggers import (
     SubscriptionChanged,
@@ -82,7 +82,7 @@ FromOutside: TypeAlias = (
     | ModelSet
     | TagsSet
     | RecordRedacted
-    | GrantMade
+    | ApprovalGranted
     | GrantRevoked
     | ChildClaimed
     | ChildRegistered
@@ -101,13 +101,13 @@ DOUBTS = {
     "timeout": "timed out",
     "cancelled": "cancelled",
     "drained": "worker stopped",
-    "declared": "the tool does not know",
+    "declared": "outcome unknown to the tool",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """One record, in words. `begun` marks the start of something whose end has a line of its own."""
+class JournalLine:
+    """The text line of one record. `begun` marks the start of work whose end has a separate line."""
 
     seq: int
     at: int
@@ -123,7 +123,7 @@ class Line:
     effect: str = ""
 
     def cells(self) -> tuple[str, ...]:
-        """The columns of `journal list`."""
+        """Return the columns of `journal show`."""
         return (
             str(self.seq),
             clock(self.at),
@@ -136,7 +136,7 @@ class Line:
         )
 
     def fields(self) -> dict[str, object]:
-        """The same for programs."""
+        """Return the line as fields for JSON."""
         return {
             "seq": self.seq,
             "at": utc(self.at),
@@ -155,13 +155,13 @@ def _or_dash(value: object) -> str:
     return "-" if value is None else str(value)
 
 
-def facts(rows: Iterable[Row]) -> list[Fact]:
-    """Rows as an observer gets them."""
-    return [Fact(Cursor(row.seq), row.at, row.record) for row in rows]
+def facts(rows: Iterable[Row]) -> list[RecordEvent]:
+    """Convert rows to the facts that an observer receives."""
+    return [RecordEvent(Cursor(row.seq), row.at, row.record) for row in rows]
 
 
 class Reader:
-    """Reads a log from its beginning: what a line means depends on those before it."""
+    """Converter of a log into lines. Reads from the first record, because a line depends on earlier ones."""
 
     def __init__(self) -> None:
         self._turn: int | None = None
@@ -170,14 +170,14 @@ class Reader:
         self._model = UNNAMED
         self._calls: tuple[ToolCall, ...] = ()
 
-    def lines(self, rows: Iterable[Row]) -> list[Line]:
-        """All lines of some rows. A start is named by its end where only that knows the name."""
+    def lines(self, rows: Iterable[Row]) -> list[JournalLine]:
+        """Return the lines of some rows. A start takes its name from its end where only the end has one."""
         lines = [self.line(fact) for fact in facts(rows)]
         names = {(line.turn, line.effect): line.name for line in lines if line.effect and line.name != UNNAMED}
         return [replace(line, name=names.get((line.turn, line.effect), line.name)) for line in lines]
 
-    def line(self, fact: Fact) -> Line:
-        """The line of the next record."""
+    def line(self, fact: RecordEvent) -> JournalLine:
+        """Return the line of the next record."""
         match fact.record:
             case SessionOpened(agent=agent, parent=parent):
                 by = f" by {stream_names(parent.stream)[2]}" if parent else ""
@@ -193,10 +193,10 @@ class Reader:
             case EffectSettled() as settled:
                 return self._settle(fact, settled)
             case ModelJobBegun(id=effect):
-                return self._plain(fact, "llm_call", effect, "the provider works on it by itself")
+                return self._plain(fact, "llm_call", effect, "running as a provider job")
             case OutcomeArrivedLate(tool=tool, output=output):
-                return self._plain(fact, "late news", tool, *_output(output))
-            case (AttachmentKept() | ToolMembershipChanged() | HandedOver() | TurnRecomposed()) as record:
+                return self._plain(fact, "late", tool, *_output(output))
+            case (AttachmentStored() | ToolMembershipChanged() | HandedOver() | TurnAgentChanged()) as record:
                 return self._by_a_call(fact, record)
             case CancelRequested(origin=origin, reason=reason):
                 return self._plain(fact, "cancel", origin or "-", one_line(reason) or "requested", "warn")
@@ -220,22 +220,22 @@ class Reader:
                 return self._from_outside(fact, fact.record)
 
     def _by_a_call(
-        self, fact: Fact, record: AttachmentKept | ToolMembershipChanged | HandedOver | TurnRecomposed
-    ) -> Line:
-        """What a call did to its session."""
+        self, fact: RecordEvent, record: AttachmentStored | ToolMembershipChanged | HandedOver | TurnAgentChanged
+    ) -> JournalLine:
+        """Return the line of a record that a call added to its session."""
         match record:
-            case AttachmentKept(ref=ref):
+            case AttachmentStored(ref=ref):
                 kind, size = (ref.media_type, f"{ref.size} bytes") if ref else ("-", "redacted")
                 return self._plain(fact, "attached", kind, size)
             case ToolMembershipChanged(names=names, present=present):
-                return self._plain(fact, "tools", ", ".join(names), "put back" if present else "taken out")
+                return self._plain(fact, "tools", ", ".join(names), "restored" if present else "removed")
             case HandedOver(to=to, reason=reason):
-                return self._plain(fact, "hand over", to, one_line(reason) or "told to")
-            case TurnRecomposed(agent=agent):
-                return self._plain(fact, "hand over", agent, "has taken over")
+                return self._plain(fact, "handoff", to, one_line(reason) or "requested")
+            case TurnAgentChanged(agent=agent):
+                return self._plain(fact, "handoff", agent, "took over")
 
-    def _process(self, fact: Fact, record: OfProcess) -> Line:
-        """What happened to a process."""
+    def _process(self, fact: RecordEvent, record: OfProcess) -> JournalLine:
+        """Return the line of a process record."""
         match record:
             case ProcessRegistered(registration=registration):
                 return self._plain(fact, "process", registration.definition, "registered")
@@ -246,31 +246,31 @@ class Reader:
             case ProcessEvent(event=event, payload=payload, output=None):
                 said = "" if payload is None else one_line(encode(payload).decode(), 48)
                 return self._plain(fact, "event", event, said)
-            case ProcessEvent(event=event, output=Succeeded()):
+            case ProcessEvent(event=event, output=ProcessSucceeded()):
                 return self._plain(fact, "process", "end", event, "ok")
             case ProcessEvent(event=event, output=ProcessFailure(code=code)):
                 return self._plain(fact, "process", "end", f"{event}: {one_line(code, 40)}", "fail")
             case ProcessEvent(event=event):
                 return self._plain(fact, "process", "end", event, "warn")
 
-    def _trigger(self, fact: Fact, record: OfTrigger) -> Line:
-        """What happened at a trigger source."""
+    def _trigger(self, fact: RecordEvent, record: OfTrigger) -> JournalLine:
+        """Return the line of a trigger record."""
         match record:
             case TriggerSourceOpened(source_type=source_type):
                 return self._plain(fact, "trigger", source_type, "opened")
             case SubscriptionChanged(subscription=now, change=change, by=by):
                 return self._plain(fact, "trigger", now.id, f"{change} {one_line(by, 40)}".strip())
             case TriggerOccurred(occurrence=name, deliveries=deliveries):
-                return self._plain(fact, "trigger", name, f"occurred, {len(deliveries)} wanted")
+                return self._plain(fact, "trigger", name, f"occurred, {len(deliveries)} deliveries")
             case TriggerDeliveryFailed(subscription=name, failure=failure):
                 return self._plain(fact, "trigger", name, failure.code, "fail")
             case TriggerPruned(occurrences=occurrences):
-                return self._plain(fact, "trigger", "pruned", f"of {occurrences} the old ones are gone")
+                return self._plain(fact, "trigger", "pruned", f"old occurrences removed, {occurrences} in all")
 
-    def _from_outside(self, fact: Fact, record: FromOutside) -> Line:
-        """What somebody did to the session."""
+    def _from_outside(self, fact: RecordEvent, record: FromOutside) -> JournalLine:
+        """Return the line of a record that a control request added to the session."""
         match record:
-            case GrantMade(tool=tool, by=by):
+            case ApprovalGranted(tool=tool, by=by):
                 return self._plain(fact, "grant", tool, f"approved for this session by {one_line(by, 40)}")
             case GrantRevoked(by=by):
                 return self._plain(fact, "grant", "-", f"revoked by {one_line(by, 40)}", "warn")
@@ -278,19 +278,19 @@ class Reader:
                 return self._plain(fact, "title", "-", f'"{one_line(title, 48)}"')
             case ModelSet(model=model):
                 return self._plain(
-                    fact, "model", one_line(model, 48) or "-", "from now on" if model else "the agent's again"
+                    fact, "model", one_line(model, 48) or "-", "set" if model else "reset to the agent's"
                 )
             case TagsSet(tags=tags):
                 return self._plain(fact, "tags", "-", one_line(", ".join(tags), 48) or "none")
             case RecordRedacted(seq=seq, origin=origin):
-                return self._plain(fact, "redact", origin or "-", f"what #{seq} said is gone", "warn")
+                return self._plain(fact, "redact", origin or "-", f"content of #{seq} removed", "warn")
             case InputCancelled(origin=origin, reason=reason, replaced_by=other):
-                told = one_line(reason) or ("replaced by a later one" if other else "taken back")
+                told = one_line(reason) or ("replaced by a later one" if other else "cancelled")
                 return self._plain(fact, "input", origin or "-", told, "warn")
             case SessionPaused(origin=origin, reason=reason):
                 return self._plain(fact, "pause", origin or "-", one_line(reason) or "paused", "warn")
             case SessionResumed(origin=origin):
-                return self._plain(fact, "pause", origin or "-", "goes on")
+                return self._plain(fact, "pause", origin or "-", "resumed")
             case ChildClaimed(number=number):
                 return self._plain(fact, "sub-agent", f"#{number}", "claimed")
             case ChildRegistered(child=child):
@@ -298,13 +298,13 @@ class Reader:
             case ChildEnded(child=child, status=status):
                 return self._plain(fact, "sub-agent", child, status, "ok" if status == "finished" else "warn")
 
-    def _plain(self, fact: Fact, kind: str, name: str, result: str, tone: str = "") -> Line:
-        return Line(fact.cursor.seq, fact.at, kind, name, result, tone, self._turn)
+    def _plain(self, fact: RecordEvent, kind: str, name: str, result: str, tone: str = "") -> JournalLine:
+        return JournalLine(fact.cursor.seq, fact.at, kind, name, result, tone, self._turn)
 
-    def _end(self, fact: Fact, ended: TurnEnded) -> Line:
+    def _end(self, fact: RecordEvent, ended: TurnEnded) -> JournalLine:
         turn, self._turn = self._turn, None
         finished = ended.status == "finished"
-        return Line(
+        return JournalLine(
             fact.cursor.seq,
             fact.at,
             "turn",
@@ -316,7 +316,7 @@ class Reader:
             tokens=ended.usage.tokens,
         )
 
-    def _start(self, fact: Fact, started: EffectStarted) -> Line:
+    def _start(self, fact: RecordEvent, started: EffectStarted) -> JournalLine:
         self._started[started.id] = fact.at
         ref = parse_ref(started.id)
         if isinstance(ref, PartRef):
@@ -326,19 +326,19 @@ class Reader:
             case EffectKind.SLEEP:
                 kind, result = "pause", f"until {clock(started.due_at)}" if started.due_at else "begun"
             case EffectKind.LLM_CALL:
-                kind, result = "model", "asked"
+                kind, result = "model", "called"
             case EffectKind.AWAIT_EVENT if ref.tail in ("approval", "doubt"):
                 kind, result = ref.tail, "waiting for a person"
             case EffectKind.AWAIT_EVENT:
-                result = "to be completed outside"
+                result = "waiting for external completion"
             case _ if started.effect == "once":
                 result = "intent saved"
             case _:
                 pass
         seq, at = fact.cursor.seq, fact.at
-        return Line(seq, at, kind, name, result, "dim", self._turn, ref.attempt, begun=True, effect=started.id)
+        return JournalLine(seq, at, kind, name, result, "dim", self._turn, ref.attempt, begun=True, effect=started.id)
 
-    def _settle(self, fact: Fact, settled: EffectSettled) -> Line:
+    def _settle(self, fact: RecordEvent, settled: EffectSettled) -> JournalLine:
         ref = parse_ref(settled.id)
         if isinstance(ref, PartRef):
             return self._part(fact, ref, *_part_ended(settled.outcome))
@@ -359,7 +359,7 @@ class Reader:
                 kind, name, result = "probe", self._tool(ref), verdict.replace("_", " ")
                 tone = "warn" if verdict == "unknown" else "ok"
             case ToolCallOutcome(launch=Pending()):
-                kind, name, result, tone = "tool", self._tool(ref), "left to somebody outside", ""
+                kind, name, result, tone = "tool", self._tool(ref), "pending external completion", ""
             case AwaitEventOutcome(resolution=resolution) if ref.tail in ("approval", "doubt"):
                 kind, name, (result, tone) = ref.tail, self._tool(ref), _decided(resolution)
             case AwaitEventOutcome(resolution=resolution):
@@ -369,15 +369,17 @@ class Reader:
             case other:
                 kind, name, result, tone = other.kind.value, settled.id, "ok", ""
         seq, at = fact.cursor.seq, fact.at
-        return Line(seq, at, kind, name, result, tone, self._turn, ref.attempt, ms, tokens, effect=settled.id)
+        return JournalLine(seq, at, kind, name, result, tone, self._turn, ref.attempt, ms, tokens, effect=settled.id)
 
-    def _part(self, fact: Fact, ref: PartRef, result: str, tone: str, *, begun: bool = False) -> Line:
-        """A line about a part of a body, named after it."""
+    def _part(self, fact: RecordEvent, ref: PartRef, result: str, tone: str, *, begun: bool = False) -> JournalLine:
+        """Return the line of a part of a body, with the part's name."""
         at, begun_at = fact.at, self._started.get(ref.id)
         ms = None if begun or begun_at is None else at - begun_at
         names = (ref.name,) if ref.of_process else (self._tool(ref), *filter(None, (ref.inside, ref.name)))
         name = "/".join(one_line(one, 40) for one in names)
-        return Line(fact.cursor.seq, at, ref.kind, name, result, tone, self._turn, ms=ms, begun=begun, effect=ref.id)
+        return JournalLine(
+            fact.cursor.seq, at, ref.kind, name, result, tone, self._turn, ms=ms, begun=begun, effect=ref.id
+        )
 
     def _tool(self, ref: EffectRef | PartRef) -> str:
         if ref.index is None:
@@ -387,12 +389,12 @@ class Reader:
 
 def _decided(resolution: Resolution) -> tuple[str, str]:
     decision = decision_of(resolution)
-    if isinstance(resolution, Err) and resolution.code == "approval_expired":
-        return "approved, and expired before it began", "warn"
+    if isinstance(resolution, Failure) and resolution.code == "approval_expired":
+        return "approved, expired before the start", "warn"
     if decision is None:
-        return "nobody answered in time" if isinstance(resolution, TimedOut) else "given up", "warn"
+        return "timed out" if isinstance(resolution, TimedOut) else "cancelled", "warn"
     said = {"approve": "approved", "deny": "denied"}.get(decision.verdict, decision.verdict.replace("_", " "))
-    changed = ", with other arguments" if decision.args is not None else ""
+    changed = ", with edited arguments" if decision.args is not None else ""
     return f"{said} by {one_line(decision.by, 40)}{changed}", "fail" if decision.verdict == "deny" else "ok"
 
 
@@ -410,10 +412,10 @@ def _part_ended(outcome: Outcome) -> tuple[str, str]:
             return f"failed: {code}", "fail"
         case AwaitEventOutcome(resolution=Ok()):
             return "answered", "ok"
-        case AwaitEventOutcome(resolution=Err(code=code)):
+        case AwaitEventOutcome(resolution=Failure(code=code)):
             return f"answered: {code}", "fail"
         case AwaitEventOutcome(resolution=resolution):
-            return "nobody answered in time" if isinstance(resolution, TimedOut) else "given up", "warn"
+            return "timed out" if isinstance(resolution, TimedOut) else "cancelled", "warn"
         case SleepOutcome():
             return "over", ""
         case _:
@@ -444,7 +446,7 @@ def _output(output: ToolOutput) -> tuple[str, str]:
 
 
 def of_schedule(record: ScheduleCreated | ScheduleFired | ScheduleSkipped | ScheduleChanged | SchedulePruned) -> str:
-    """What happened to a schedule, in a few words."""
+    """Summarise a schedule record in a few words."""
     match record:
         case ScheduleCreated(schedule=schedule):
             return f"created: {schedule.cron or 'once'} ({schedule.timezone})"
@@ -452,10 +454,10 @@ def of_schedule(record: ScheduleCreated | ScheduleFired | ScheduleSkipped | Sche
             made_up = f", {missed} missed" if missed else ""
             return f"run{' on request' if request else ''}{made_up}"
         case ScheduleSkipped(reason="overlap"):
-            return "left out: the run before is not over"
+            return "skipped: the previous run has not ended"
         case ScheduleSkipped(missed=missed):
-            return f"left out: {missed} missed"
+            return f"skipped: {missed} missed"
         case ScheduleChanged(change=change, by=by, reason=reason):
             return " ".join(part for part in (change, one_line(reason), f"by {one_line(by, 40)}" if by else "") if part)
         case SchedulePruned(runs=runs):
-            return f"the oldest {runs} runs are no longer told one by one"
+            return f"old records removed, {runs} runs so far"

@@ -1,4 +1,4 @@
-"""Money and tokens as people read them. A price that is not known is never shown as none."""
+"""Printed form of money and token counts. An unknown price is never printed as zero."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NANO = 1_000_000_000
 
 
 def cost(usage: Usage) -> str:
-    """What something cost: `$0.0041`; `≥ $0.0041` if that is not all of it; `unknown`."""
+    """Return a cost as text: `$0.0041`, `≥ $0.0041` if some prices are unknown, or `unknown`."""
     if not usage.calls:
         return "-"
     if not usage.priced:
@@ -21,12 +21,12 @@ def cost(usage: Usage) -> str:
 
 
 def dollars(amount: Decimal) -> str:
-    """Dollars and cents; of less than a dollar, two digits that say something."""
+    """Format dollars and cents; below one dollar, keep two significant digits."""
     if amount >= 1 or not amount:
         return f"${amount:,.2f}"
     return f"${amount:.{1 - amount.adjusted()}f}"
 
 
 def tokens(number: int) -> str:
-    """`1,204`; nothing is a dash."""
+    """Format a token count, `1,204`; zero is a dash."""
     return f"{number:,}" if number else "-"

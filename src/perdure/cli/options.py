@@ -1,4 +1,4 @@
-"""Options that several commands share, so that they read the same everywhere."""
+"""Options shared by several commands, with one wording for all."""
 
 from __future__ import annotations
 
@@ -11,22 +11,49 @@ Db = Annotated[
     Option(
         "--db",
         metavar="PATH",
-        help="The store: a file, or postgresql://… Default: PERDURE_STORE__URL, then ./.perdure/dev.db.",
+        help="Store: a file, or postgresql://… Default: PERDURE_DB, then ./.perdure/dev.db.",
         show_default=False,
     ),
 ]
-Json = Annotated[bool, Option("--json", help="One JSON object per line, for programs.")]
-Quiet = Annotated[bool, Option("--quiet", "-q", help="Only the essential.")]
-SessionName = Annotated[
-    str, Argument(metavar="SESSION", help="A session id, or the beginning of one.", show_default=False)
+Terse = Annotated[bool, Option("--quiet", "-q", help="Print only results and problems.")]
+Json = Annotated[bool, Option("--json", help="Print one JSON object per line.")]
+Limit = Annotated[int, Option("--limit", "-n", metavar="N", min=1, help="List at most this many.")]
+Quiet = Annotated[bool, Option("--quiet", "-q", help="Print ids only.")]
+By = Annotated[
+    str, Option("--by", metavar="NAME", help="Name to record. Default: your login name.", show_default=False)
 ]
+Approver = Annotated[
+    str, Option("--by", metavar="NAME", help="Name of the approver. Default: your login name.", show_default=False)
+]
+SessionName = Annotated[str, Argument(metavar="SESSION", help="A session id, or a unique prefix.", show_default=False)]
 
 
 def who(by: str) -> str:
-    """Who does it: as said, or as logged in."""
+    """Return the name to record: the given one, or the login name."""
     from getpass import getuser
 
     try:
         return by or getuser()
     except (OSError, KeyError):
         return "cli"
+
+
+def approver(by: str) -> str:
+    """Return the name of the approver: the given one, or the login name.
+
+    Raises:
+        Error: `invalid_argument` without either.
+    """
+    from getpass import getuser
+
+    from perdure.errors import Code, Error
+
+    try:
+        return by or getuser()
+    except (OSError, KeyError, ImportError):
+        raise Error(
+            Code.INVALID_ARGUMENT,
+            "a decision needs a name",
+            because="the operating system has no name for this user",
+            hint="--by NAME",
+        ) from None

@@ -1,4 +1,4 @@
-"""What commands print: tables for people, one JSON object per line for programs. Data on stdout, the rest on stderr."""
+"""Output of commands: tables for people, one JSON object per line for programs. Data on stdout, the rest on stderr."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ if TYPE_CHECKING:
 
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "bold red", "dim": "dim", "doubt": "yellow", "": ""}
 _CONTROLS = (*range(32), *range(127, 160))
-_TURNING = (0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))  # they change the order one reads in
+_TURNING = (
+    0x61C,
+    0x200E,
+    0x200F,
+    *range(0x202A, 0x202F),
+    *range(0x2066, 0x206A),
+)  # bidirectional controls reorder text
 _UNSEEN = {code: None for code in _CONTROLS if chr(code) not in "\n\t"} | {code: f"\\u{code:04x}" for code in _TURNING}
 _SPELLED = {code: ascii(chr(code))[1:-1] for code in (*_CONTROLS, *_TURNING, 0x2028, 0x2029)}
 _WIDE = 10_000
@@ -25,8 +31,11 @@ _LEAST = 12
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table. On a narrow terminal its title is the `short` one, and those that `gives` are cut, the last
-    one first. What has to be typed again, and what is looked for, does not give."""
+    """A column of a table.
+
+    On a narrow terminal the column takes its `short` title. Columns with `gives` are truncated, the last one first.
+    Ids and other text that users retype or search for are never truncated.
+    """
 
     title: str
     short: str = ""
@@ -36,37 +45,38 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A text with a tone."""
+    """The text and tone of one table cell."""
 
     text: str
     tone: str = ""
 
 
 def plain(text: str) -> str:
-    """Text from a log, without anything that could steer a terminal."""
+    """Escape the terminal controls in text from a log."""
     return text.translate(_UNSEEN)
 
 
 def in_line(text: str) -> str:
-    """Text of others as a part of one line: what would end the line, steer the terminal or turn the order of reading is
-    spelled out, so that nobody can write lines in our name.
+    """Escape foreign text for use inside one line, so that it cannot forge lines of our output.
+
+    Line ends, terminal controls and bidirectional controls are spelled out.
     """
     return text.translate(_SPELLED)
 
 
 def one_line(text: str, limit: int = 60) -> str:
-    """The head of a text, on one line."""
+    """Return the head of a text on one line."""
     flat = " ".join(plain(text).split())
     return flat if len(flat) <= limit else f"{flat[: limit - 1]}…"
 
 
 def count(number: int, noun: str) -> str:
-    """`1 turn`, `2 turns`."""
+    """Return a number with its noun: `1 turn`, `2 turns`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console that adds nothing of its own: no markup, no highlighting, no wrapping of what is piped."""
+    """Return a console without markup and highlighting, which never wraps piped output."""
     from rich.console import Console
 
     file = sys.stderr if stderr else sys.stdout
@@ -75,7 +85,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def say(text: str = "", tone: str = "") -> None:
-    """A line of data."""
+    """Print a line of data to stdout."""
     if tone and sys.stdout.isatty():
         console().print(in_line(text), style=COLOURS[tone])
     else:
@@ -83,13 +93,15 @@ def say(text: str = "", tone: str = "") -> None:
 
 
 def note(text: str) -> None:
-    """A line for the person at the terminal."""
+    """Print a line for the user to stderr."""
     print(in_line(text), file=sys.stderr, flush=True)
 
 
 def table(columns: Sequence[Column], rows: Iterable[Sequence[str | Cell]]) -> None:
-    """Rows in aligned columns, without lines around them. On a narrow terminal the giving columns are cut; if that is
-    not enough, lines are longer than it."""
+    """Print rows in aligned columns, without borders.
+
+    On a narrow terminal the columns with `gives` are truncated. If that is not enough, lines exceed its width.
+    """
     from rich.table import Table
 
     screen = console()
@@ -106,7 +118,7 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[str | Cell]]) -> No
         padding=(0, _GAP, 0, 0),
         header_style="dim",
         show_header=any(titles),
-        width=sum(rooms) - _GAP,  # or it would be squeezed, column by column
+        width=sum(rooms) - _GAP,  # otherwise rich squeezes each column
     )
     for column, title, room in zip(columns, titles, rooms, strict=True):
         grid.add_column(
@@ -131,7 +143,7 @@ def _widths(titles: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[int]:
 
 
 def _rooms(columns: Sequence[Column], widths: Sequence[int], width: int) -> list[int]:
-    """How wide the columns are on a terminal of this width."""
+    """Return the column widths for a terminal of this width."""
     over, rooms = max(0, sum(widths) - _GAP - width), list(widths)
     for index in reversed([index for index, column in enumerate(columns) if column.gives]):
         rooms[index] = min(widths[index], max(_LEAST, widths[index] - over))
@@ -157,7 +169,7 @@ def _styled(cell: Cell) -> Text:
 
 
 def emit(**fields: object) -> None:
-    """One JSON object on one line."""
+    """Print one JSON object on one line."""
     from perdure.codec import encode
 
     print(encode(fields).decode(), flush=True)
@@ -167,17 +179,17 @@ def emit(**fields: object) -> None:
 
 
 def utc(at_ms: int) -> str:
-    """A moment for programs: RFC 3339, UTC, milliseconds."""
+    """Format a time for programs: RFC 3339, UTC, milliseconds."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def clock(at_ms: int) -> str:
-    """A moment for people: the local time of day."""
+    """Format a time for people: the local time of day."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).astimezone().strftime("%H:%M:%S")
 
 
 def took(ms: int | None) -> str:
-    """A duration in the unit one would say it in."""
+    """Format a duration in a readable unit."""
     if ms is None:
         return "-"
     if ms < 1000:
@@ -192,5 +204,5 @@ def took(ms: int | None) -> str:
 
 
 def ago(at_ms: int, now_ms: int) -> str:
-    """How long ago something was."""
+    """Format the time since an event."""
     return "now" if now_ms - at_ms < 1000 else f"{took(now_ms - at_ms)} ago"

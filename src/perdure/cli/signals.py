@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT as requests: the first asks to stop in order, the second to stop at once."""
+"""SIGTERM and SIGINT as requests: the first drains, the second stops at once."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import contextlib
 import signal
 
 
-class Signals:
-    """Counts what this process is asked, on the running loop."""
+class OsSignals:
+    """The stop requests sent to this process, received on the running loop."""
 
     def __init__(self) -> None:
         self.first = asyncio.Event()
         self.second = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            with contextlib.suppress(NotImplementedError):  # Windows: Ctrl-C interrupts, and the log knows the rest
+            with contextlib.suppress(NotImplementedError):  # Windows: Ctrl-C interrupts at once
                 loop.add_signal_handler(number, self._asked)
 
     def _asked(self) -> None:

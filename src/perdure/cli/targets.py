@@ -1,4 +1,4 @@
-"""From `module:attr` to agents: what `perdure run` and `perdure worker` are pointed at."""
+"""Loading of agents and runtimes from `module:attribute`, for `perdure run` and `perdure worker`."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from perdure.cli.exits import debugging
 from perdure.errors import Code, Error
 from perdure.models.protocol import Model
 from perdure.runtime.agent import Agent
-from perdure.runtime.runtime import Runtime
+from perdure.runtime.internals import core_of
+from perdure.runtime.runtime import Runtime, alike
 
 
 def load(target: str) -> object:
-    """The object a target names, with the current folder importable.
+    """Return the object that a target names. The current folder is importable.
 
     Raises:
-        Error: `target_invalid`, saying what is missing or what the module raised.
+        Error: `target_invalid`, with the missing part or the exception of the module.
     """
     module_name, colon, attribute = target.partition(":")
     if not colon or not module_name or not attribute:
-        raise _invalid(f"{target!r} is not a target", "a target is module:attribute", "agent:app is `app` in agent.py")
+        raise _invalid(f"invalid target {target!r}", "expected module:attribute", "agent:app is `app` in agent.py")
     if module_name.endswith(".py") or "/" in module_name:
         dotted = module_name.removesuffix(".py").strip("./").replace("/", ".")
-        raise _invalid(f"{target!r} is not a target", "the module is named, not its file", f"{dotted}:{attribute}")
+        raise _invalid(f"invalid target {target!r}", "expected a module name, not a file", f"{dotted}:{attribute}")
     found: object = _import(module_name)
     for part in attribute.split("."):
         if not hasattr(found, part):
@@ -46,13 +47,13 @@ def _import(name: str) -> ModuleType:
     except ModuleNotFoundError as problem:
         if problem.name and (name == problem.name or name.startswith(f"{problem.name}.")):
             raise _invalid(
-                f"there is no module {name!r}", f"no {name.replace('.', '/')}.py in {os.getcwd()}", "cd to its folder"
+                f"unknown module {name!r}", f"no {name.replace('.', '/')}.py in {os.getcwd()}", "cd to its folder"
             ) from None
-        raise _broken(f"the module {name!r} cannot be imported", problem) from problem
+        raise _broken(f"cannot import module {name!r}", problem) from problem
     except Error:
         raise
     except Exception as problem:
-        raise _broken(f"the module {name!r} cannot be imported", problem) from problem
+        raise _broken(f"cannot import module {name!r}", problem) from problem
 
 
 def _broken(what: str, problem: Exception) -> Error:
@@ -68,12 +69,14 @@ def _broken(what: str, problem: Exception) -> Error:
 
 
 def _missing(found: object, module: str, part: str) -> Error:
-    needs = "it needs a Runtime, an Agent or a list of agents"
+    needs = "define a Runtime, an Agent or a list of agents"
     if not isinstance(found, ModuleType):
         return _invalid(f"{module!r} has no such target", f"{type(found).__name__} has no {part!r}", needs)
     usable = [name for name, value in vars(found).items() if isinstance(value, Runtime | Agent)]
     hint = f"try {module}:{usable[0]}" if usable else needs
-    return _invalid(f"{module!r} has no {part!r}", f"it has {', '.join(usable) or 'no agent and no runtime'}", hint)
+    return _invalid(
+        f"{module!r} has no {part!r}", f"the module has {', '.join(usable) or 'no agent and no runtime'}", hint
+    )
 
 
 def _invalid(what: str, because: str, hint: str) -> Error:
@@ -81,7 +84,7 @@ def _invalid(what: str, because: str, hint: str) -> Error:
 
 
 def runtime_for(target: str, *, store: str | None, model: str | Model | None, worker: bool) -> Runtime:
-    """A runtime for what a target names: itself, or one around its agents.
+    """Return the runtime that a target names, or a new one with the target's agents.
 
     Raises:
         Error: `target_invalid`; `model_unknown`.
@@ -96,7 +99,7 @@ def runtime_for(target: str, *, store: str | None, model: str | Model | None, wo
 
 
 def _made(make: FunctionType, target: str) -> object:
-    """What a factory makes."""
+    """Return the result of a factory function."""
     try:
         return make()
     except Error:
@@ -111,7 +114,7 @@ def _adapted(runtime: Runtime, *, store: str | None, model: str | Model | None, 
             runtime.agents[agent.name] = agent
         return runtime
     agents = _on_model(tuple(runtime.agents.values()), model)
-    return runtime.like(store=store or runtime.store, agents=agents, worker=worker)
+    return alike(runtime, store=store or core_of(runtime).store, agents=agents, worker=worker)
 
 
 def _agents(found: object, target: str) -> Sequence[Agent]:
@@ -123,7 +126,7 @@ def _agents(found: object, target: str) -> Sequence[Agent]:
         agents = tuple(item for item in items if isinstance(item, Agent))
         if agents and len(agents) == len(items):
             return agents
-    raise _invalid(f"{target} is a {given}", "it must be a Runtime, an Agent or a list of agents", "agent:app")
+    raise _invalid(f"{target} is a {given}", "expected a Runtime, an Agent or a list of agents", "agent:app")
 
 
 def _on_model(agents: Sequence[Agent], model: str | Model | None) -> Sequence[Agent]:

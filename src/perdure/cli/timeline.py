@@ -1,11 +1,11 @@
-"""A session as a picture: its turns, what each did, and when, as bars of text."""
+"""Timeline of a session as text: turns and steps as bars."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from perdure.cli.lines import Line, Reader
+from perdure.cli.lines import JournalLine, Reader
 from perdure.cli.screen import took
 from perdure.vocab.records import Row
 
@@ -13,8 +13,8 @@ BAR = 24
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """Something a turn did. `end` is None while it is under way."""
+class TimelineStep:
+    """A step of a turn. `end` is None while the step runs."""
 
     kind: str
     name: str
@@ -27,7 +27,7 @@ class Step:
 
 @dataclass(slots=True)
 class TurnPicture:
-    """One turn."""
+    """One turn with its steps."""
 
     number: int
     start: int
@@ -35,18 +35,18 @@ class TurnPicture:
     said: str = ""
     result: str = "unfinished"
     tokens: int = 0
-    steps: list[Step] = field(default_factory=list[Step])
+    steps: list[TimelineStep] = field(default_factory=list[TimelineStep])
 
     @property
     def took_ms(self) -> int | None:
-        """How long it took, once it is over."""
+        """The duration of the turn, or None while it runs."""
         return None if self.end is None else self.end - self.start
 
 
 def pictures(rows: Sequence[Row]) -> list[TurnPicture]:
-    """The turns of a log."""
+    """Return the turns of a log."""
     found: list[TurnPicture] = []
-    begun: dict[str, Line] = {}
+    begun: dict[str, JournalLine] = {}
     said = ""
     for line in Reader().lines(rows):
         if line.kind in ("input", "steer", "interrupt"):
@@ -68,12 +68,12 @@ def pictures(rows: Sequence[Row]) -> list[TurnPicture]:
     return found
 
 
-def _step(line: Line, start: int, end: int | None) -> Step:
-    return Step(line.kind, line.name, start, end, line.result if end else "under way", line.tone, line.tokens)
+def _step(line: JournalLine, start: int, end: int | None) -> TimelineStep:
+    return TimelineStep(line.kind, line.name, start, end, line.result if end else "running", line.tone, line.tokens)
 
 
-def bar(step: Step, turn: TurnPicture, now: int) -> str:
-    """Where in its turn a step happened."""
+def bar(step: TimelineStep, turn: TurnPicture, now: int) -> str:
+    """Return a bar that shows when in its turn a step ran."""
     until = turn.end if turn.end is not None else now
     span = max(1, until - turn.start)
     first = min(BAR - 1, (step.start - turn.start) * BAR // span)
@@ -81,8 +81,8 @@ def bar(step: Step, turn: TurnPicture, now: int) -> str:
     return "".join("█" if first <= place <= last else "░" for place in range(BAR))
 
 
-def note_of(step: Step) -> str:
-    """What to say beside the bar."""
+def note_of(step: TimelineStep) -> str:
+    """Return the text beside the bar."""
     ms = took(step.end - step.start) if step.end is not None else ""
     tokens = f"{step.tokens} tok" if step.tokens is not None else ""
     result = "" if step.result.startswith("ok") else step.result

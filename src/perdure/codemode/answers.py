@@ -1,4 +1,4 @@
-"""What a program asks for, and what it is told: by the tools of its turn, or by the log of an earlier run."""
+"""Answers to a program's requests, from the tools of its turn or from the log of an earlier run."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING, cast
 
 from perdure.codec import Json, to_json
-from perdure.codemode.pauses import Answer, Call, Later, Lookup, NoSuchThing, Pause, Raises, Returns, Wish
+from perdure.codemode.pauses import Answer, FunctionCall, Later, Lookup, NoSuchThing, Pause, Raises, Returns, Wish
 from perdure.errors import Error
 from perdure.tools.clients.dispatch import ChildCall
 from perdure.tools.clients.programs import PastProgram
-from perdure.tools.given import refuse_unordered
+from perdure.tools.durable import body_of
 from perdure.tools.nested import outcome_of_call
+from perdure.tools.step_arguments import refuse_unordered
 from perdure.vocab.outcomes import DurableStepOutcome, Failed, InDoubt, NotRun, Outcome, Success, ToolOutput
 from perdure.vocab.refs import PartKind
 from perdure.vocab.tools import ToolDefinition
@@ -28,14 +29,14 @@ MAX_RANDOM_BYTES = 4096
 
 
 class Lost(Exception):
-    """The log has no answer to what an old program asks: it cannot be run again."""
+    """The log lacks an answer that an old program needs, so the program cannot run again."""
 
 
 # --- tools ------------------------------------------------------------------------------------------------------
 
 
 class Functions:
-    """The tools of a turn as functions of a program. What is no name in Python is written with underscores."""
+    """The tools of a turn as functions of a program. Characters invalid in Python names become underscores."""
 
     def __init__(self, ctx: ToolContext[object]) -> None:
         self._by_name: dict[str, ToolDefinition] = {}
@@ -44,11 +45,11 @@ class Functions:
                 self._by_name.setdefault(function_name(one.name), one)
 
     def has(self, name: str) -> bool:
-        """Whether a program can call this."""
+        """Return True if a program can call this function."""
         return name in self._by_name
 
-    def call(self, pause: Call) -> ChildCall | Answer:
-        """The call of a tool that a call of a function is; or why it is none."""
+    def call(self, pause: FunctionCall) -> ChildCall | Answer:
+        """Convert a function call to a tool call, or return the error for the program."""
         tool = self._by_name[pause.name]
         names = _parameters(tool)
         given = dict(zip(names, pause.args, strict=False))
@@ -65,7 +66,7 @@ class Functions:
 
 
 def function_name(tool: str) -> str:
-    """What a program calls a tool by."""
+    """Return the function name of a tool in a program."""
     name = re.sub(r"\W", "_", tool, flags=re.ASCII)
     return f"_{name}" if name[:1].isdigit() else name
 
@@ -76,7 +77,7 @@ def _parameters(tool: ToolDefinition) -> list[str]:
 
 
 def answer_of(output: ToolOutput) -> Answer:
-    """What a program is told of a call: a value, or an error that it can catch."""
+    """Convert the outcome of a call to a value, or to an error that the program can catch."""
     match output:
         case Success(value=value):
             return Returns(value)
@@ -84,17 +85,17 @@ def answer_of(output: ToolOutput) -> Answer:
             return Raises(f"{failure.code}: {failure.message}")
         case InDoubt(message=message):
             why = f" ({message})" if message else ""
-            return Raises(f"outcome_unknown: nobody knows whether this call took effect, so do not repeat it{why}")
+            return Raises(f"outcome_unknown: this call may or may not have taken effect, so do not repeat it{why}")
         case NotRun(reason=reason):
             return Raises(f"not_run: {reason}")
 
 
-# --- the machine it runs on -------------------------------------------------------------------------------------
+# --- requests to the host ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """A wish that is granted, and how: recorded, so that the program gets the same answer whenever it asks again."""
+    """A supported request, with a recorded answer: the program gets the same answer on every run."""
 
     grant: Callable[[ToolContext[object], int], Awaitable[Answer]]
     value: Callable[[Mapping[str, Outcome], int], Answer]
@@ -102,7 +103,7 @@ class Granted:
 
 
 def wish_of(wish: Wish) -> Granted | None:
-    """How a wish is granted; None if it is not."""
+    """Return the implementation of a request, or None if it is not supported."""
     match wish.what, wish.args:
         case (
             ("time.sleep" | "asyncio.sleep" | "system.sleep" | "system.async_sleep"),
@@ -125,13 +126,13 @@ def wish_of(wish: Wish) -> Granted | None:
 
 def _nap(seconds: float) -> Granted:
     async def sleep(ctx: ToolContext[object], n: int) -> Answer:
-        return await nap(ctx, n, seconds)
+        return await pause(ctx, n, seconds)
 
     return Granted(sleep, lambda _parts, _n: Returns(None), seconds)
 
 
-async def nap(ctx: ToolContext[object], n: int, seconds: float) -> Answer:
-    """Sleep as the n-th thing that a program asked for."""
+async def pause(ctx: ToolContext[object], n: int, seconds: float) -> Answer:
+    """Sleep as the n-th request of a program."""
     try:
         await ctx.sleep(f"program:{n}", seconds)
     except Error as problem:
@@ -141,23 +142,23 @@ async def nap(ctx: ToolContext[object], n: int, seconds: float) -> Answer:
 
 def _value(kind: str, make: Callable[[], str] | None, read: Callable[[str], object]) -> Granted:
     async def ask(ctx: ToolContext[object], n: int) -> Answer:
-        body = ctx.durable_effects()
+        body = body_of(ctx)
         return Returns(read(body.value(kind, make or body.now, str(n))))
 
     def known(parts: Mapping[str, Outcome], n: int) -> Answer:
         outcome = parts.get(f"value:{kind}:{n}")
         if not isinstance(outcome, DurableStepOutcome) or not isinstance(outcome.value, str):
-            raise Lost(f"the {kind} that was asked for as pause {n} is not in the log")
+            raise Lost(f"the {kind} of pause {n} is not in the log")
         return Returns(read(outcome.value))
 
     return Granted(ask, known)
 
 
-# --- from the log -----------------------------------------------------------------------------------------------
+# --- replay from the log ----------------------------------------------------------------------------------------
 
 
 class Past:
-    """What an old program was told, pause by pause, as the log has it. Whatever the log does not say is `Lost`."""
+    """The recorded answers to an old program, pause by pause. Raises `Lost` if one is missing."""
 
     def __init__(self, past: PastProgram, called: Collection[str], functions: Functions) -> None:
         self._past = past
@@ -168,13 +169,13 @@ class Past:
         self._promised: dict[int, tuple[int, Answer]] = {}
 
     async def answer(self, pause: Pause) -> Answer | Later:
-        """What the program was told here."""
+        """Return the recorded answer to this pause."""
         match pause:
             case Lookup(name=name):
                 return Returns(None) if name in self._called or self._functions.has(name) else NoSuchThing()
-            case Call(name=name) if name not in self._called:  # whatever there is today, then it was none
+            case FunctionCall(name=name) if name not in self._called:  # undefined in the earlier run
                 return Raises(f"name {name!r} is not defined", "NameError")
-            case Call():
+            case FunctionCall():
                 return self._answer_of(pause)
             case Wish() if (wish := wish_of(pause)) is not None:
                 self._n += 1
@@ -184,7 +185,7 @@ class Past:
                 return NoSuchThing()
 
     async def first(self, numbers: Iterable[int]) -> tuple[int, Answer]:
-        """Which of several it got next."""
+        """Return the answer that the program received next, of several."""
         open = {self._promised[number][0]: number for number in numbers if number in self._promised}
         if len(open) > 1:
             self._choices += 1
@@ -193,17 +194,17 @@ class Past:
         else:
             [n] = open
         if n not in open:
-            raise Lost(f"with which of several calls it went on is not in the log (the {self._choices}. time)")
+            raise Lost(f"the choice {self._choices} among several calls is not in the log")
         return open[n], self._promised.pop(open[n])[1]
 
-    def _answer_of(self, pause: Call) -> Answer | Later:
+    def _answer_of(self, pause: FunctionCall) -> Answer | Later:
         self._n += 1
         output = outcome_of_call(self._recorded, f"call:{self._n}")
         if output is None:
             made = self._functions.call(pause) if self._functions.has(pause.name) else None
             if isinstance(made, Raises):
-                return made  # it never became a call
-            raise Lost(f"how the call {self._n} of {pause.name} ended is not in the log")
+                return made  # rejected before it became a call
+            raise Lost(f"the outcome of call {self._n} ({pause.name}) is not in the log")
         answer = answer_of(output)
         return self._later(pause.number, answer) if pause.awaited else answer
 

@@ -1,7 +1,7 @@
-"""What a running program asks for, and who gives it: the tools of its turn, the recorded clock, or the log.
+"""Requests of a running program, answered by the tools of its turn, the recorded clock, or the log.
 
-Every pause at which something is asked for has a number, by which it is recorded. Where the program stands is kept
-before a call is made.
+Every pause with a request has a number, under which it is recorded. The program's state is stored before a call is
+made.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from perdure.codemode.answers import Functions, answer_of, nap, wish_of
+from perdure.codemode.answers import Functions, answer_of, pause, wish_of
 from perdure.codemode.kept import Packed
-from perdure.codemode.limits import MAX_PACKED_BYTES, MAX_PACKED_IN_ALL, Limits
+from perdure.codemode.limits import MAX_PACKED_BYTES, MAX_PACKED_IN_ALL, ProgramLimits
 from perdure.codemode.pauses import (
     Answer,
-    Call,
+    FunctionCall,
     Later,
     Lookup,
     NoSuchThing,
@@ -26,10 +26,12 @@ from perdure.codemode.pauses import (
     Returns,
     Wish,
 )
-from perdure.codemode.promised import Asked, Promised
-from perdure.effects.controller import Begun, Care
+from perdure.codemode.promised import IssuedCall, Promised
+from perdure.effects.controller import Begun, DispatchPolicy
 from perdure.errors import Code, Error
 from perdure.tools.clients.dispatch import ChildCall
+from perdure.tools.context import dispatch_of, programs_of
+from perdure.tools.durable import body_of
 from perdure.vocab.effects import Checkpoint
 from perdure.vocab.outcomes import CheckpointOutcome
 
@@ -38,21 +40,21 @@ if TYPE_CHECKING:
     from perdure.tools.context import ToolContext
 
 
-class Asking:
-    """Answers one entry of a program. `n` is the number of its last pause, `called` which functions it has called."""
+class ProgramEntry:
+    """Answers for one entry of a program. `n` is the number of its last pause, `called` the functions it has called."""
 
     def __init__(
         self,
         ctx: ToolContext[object],
         functions: Functions,
-        limits: Limits,
+        limits: ProgramLimits,
         machine: Machine,
         promised: Promised,
     ) -> None:
         self.n = 0
         self.called: dict[str, None] = {}
         self._ctx = ctx
-        self._body = ctx.durable_effects()
+        self._body = body_of(ctx)
         self._functions = functions
         self._limits = limits
         self._machine = machine
@@ -60,7 +62,7 @@ class Asking:
         self._room = MAX_PACKED_IN_ALL
 
     def resume(self, packed: Packed) -> None:
-        """Stand where an earlier entry stood, with what it had under way."""
+        """Restore the state of an earlier entry, with its calls in flight."""
         self.n = packed.n - 1
         self.called = dict.fromkeys(packed.called)
         self._promised.resume(packed.choices)
@@ -68,41 +70,41 @@ class Asking:
             self._begin(asked)
 
     async def answer(self, pause: Pause) -> Answer | Later:
-        """What the program is told at a pause."""
+        """Return the answer to a pause."""
         match pause:
             case Lookup(name=name):
                 return Returns(None) if self._functions.has(name) else NoSuchThing()
-            case Call(name=name) if not self._functions.has(name):
+            case FunctionCall(name=name) if not self._functions.has(name):
                 return Raises(f"name {name!r} is not defined", "NameError")
-            case Call(name=name):
+            case FunctionCall(name=name):
                 await self._count(keep=True)
                 self.called[name] = None
                 made = self._functions.call(pause)
                 if not isinstance(made, ChildCall):
                     return made
-                return await self._promise(Asked(pause.number, self.n, made.name, made.args), pause.awaited)
+                return await self._promise(IssuedCall(pause.number, self.n, made.name, made.args), pause.awaited)
             case Wish() if (wish := wish_of(pause)) is not None:
                 await self._count(keep=wish.seconds is not None)
                 if wish.seconds is None:
                     return await wish.grant(self._ctx, self.n)
-                return await self._promise(Asked(pause.number, self.n, seconds=wish.seconds), pause.awaited)
+                return await self._promise(IssuedCall(pause.number, self.n, seconds=wish.seconds), pause.awaited)
             case _:
                 return NoSuchThing()
 
     async def first(self, numbers: Iterable[int]) -> tuple[int, Answer]:
-        """Which of several things that the program was promised it gets next."""
+        """Return the next answer that the program gets, of several in flight."""
         return await self._promised.first(numbers)
 
-    async def _promise(self, asked: Asked, awaited: bool) -> Answer | Later:
+    async def _promise(self, asked: IssuedCall, awaited: bool) -> Answer | Later:
         self._begin(asked)
         return Later() if awaited else await self._promised.get(asked.number)
 
-    def _begin(self, asked: Asked) -> None:
-        self._promised.begin(asked, self._call(asked) if asked.tool else nap(self._ctx, asked.n, asked.seconds))
+    def _begin(self, asked: IssuedCall) -> None:
+        self._promised.begin(asked, self._call(asked) if asked.tool else pause(self._ctx, asked.n, asked.seconds))
 
-    async def _call(self, asked: Asked) -> Answer:
+    async def _call(self, asked: IssuedCall) -> Answer:
         try:
-            result = await self._ctx.dispatch.call(ChildCall(asked.tool, asked.args), step=f"call:{asked.n}")
+            result = await dispatch_of(self._ctx).call(ChildCall(asked.tool, asked.args), step=f"call:{asked.n}")
         except Error as problem:
             if problem.code is not Code.INPUT_TOO_LARGE:
                 raise
@@ -110,10 +112,10 @@ class Asking:
         return answer_of(result.output)
 
     async def _count(self, *, keep: bool) -> None:
-        """One more pause; where it stands is kept, if that is worth it."""
+        """Count a pause, and store the program's state if `keep` is set and it is useful."""
         self.n += 1
         if self.n > self._limits.calls:
-            raise ProgramEnded("limit", f"The program was ended: it made {self._limits.calls} calls, the most it may.")
+            raise ProgramEnded("limit", f"The program was stopped: it reached the limit of {self._limits.calls} calls.")
         name = str(self.n)
         known = self._body.outcome_of("checkpoint", name) or self._body.outcome_of("step", f"call:{name}")
         if not keep or known is not None or self._room <= 0:
@@ -121,9 +123,11 @@ class Asking:
         state = await self._machine.save()
         self._room = self._room - len(state) if len(state) <= MAX_PACKED_BYTES else 0
         if self._room > 0:
-            begun = self._body.open_part("checkpoint", name, Checkpoint(checkpoint="in_code"), Care(effect="pure"))
+            begun = self._body.open_part(
+                "checkpoint", name, Checkpoint(checkpoint="in_code"), DispatchPolicy(effect="pure")
+            )
             if isinstance(begun, Begun):
-                kept = self._ctx.programs.keep(msgspec.msgpack.encode(self._packed(state)))
+                kept = programs_of(self._ctx).keep(msgspec.msgpack.encode(self._packed(state)))
                 self._body.close_part(begun, CheckpointOutcome(delivery=kept))
 
     def _packed(self, state: bytes) -> Packed:

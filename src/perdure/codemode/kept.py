@@ -1,19 +1,19 @@
-"""What is kept of a program: a cache of where it stood, and a record of what it left."""
+"""Stored state of programs: a cache of the interpreter state, and a record of the variables left."""
 
 from __future__ import annotations
 
 import msgspec
 
 from perdure.codec import Json
-from perdure.codemode.promised import Asked
+from perdure.codemode.promised import IssuedCall
 from perdure.codemode.sites import Texts
 
 
 class Packed(msgspec.Struct, frozen=True):
-    """A program as it stood at its n-th pause, or the variables that it left (`n` is 0).
+    """The state of a program at its n-th pause, or the variables it left (`n` is 0).
 
-    `call` makes the bytes those of one call: who lets go of them takes them from nobody else. `asked` is what it had
-    under way, and `choices` how often it had got one of several.
+    `call` makes the bytes unique to one call, so that their release affects no other call. `asked` holds its calls in
+    flight, and `choices` counts its choices among several answers.
     """
 
     call: str
@@ -22,14 +22,14 @@ class Packed(msgspec.Struct, frozen=True):
     printed: str
     state: bytes
     texts: Texts = Texts()
-    asked: tuple[Asked, ...] = ()
+    asked: tuple[IssuedCall, ...] = ()
     choices: int = 0
     called: tuple[str, ...] = ()
 
 
 class Environment(msgspec.Struct, frozen=True):
-    """What a program left: its call, the one before it whose variables it had, where its own are kept, and which
-    functions of tools it called."""
+    """The environment left by a program: its call, the previous program's call, the hash of its stored variables, and
+    the tool functions it called."""
 
     call: str
     after: str = ""
@@ -38,7 +38,7 @@ class Environment(msgspec.Struct, frozen=True):
 
 
 def environment_of(sync: Json) -> Environment | None:
-    """What was recorded of the environment that a program left."""
+    """Return the recorded environment of a program, or None."""
     try:
         return msgspec.convert(sync, Environment) if sync else None
     except msgspec.ValidationError:

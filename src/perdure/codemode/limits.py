@@ -1,4 +1,4 @@
-"""What a program may use up. Whatever it exceeds ends it, as an error that the model reads."""
+"""Limits of a program. An exceeded limit ends the program with an error that the model reads."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from perdure.errors import Code, Error
 
 MAX_PACKED_BYTES = 262_144
-"""A program that stands at a call is kept up to this size. A larger one is run again from an earlier place."""
+"""Maximum bytes of a stored program state. A larger program runs again from an earlier state."""
 
 MAX_PACKED_IN_ALL = 8_388_608
-"""So much one program keeps of itself, over all of its calls."""
+"""Maximum bytes of stored states for one program, over all of its calls."""
 
 
 MAX_TOLD_BYTES = 262_144
-"""What a program tells is recorded: its last value up to this size, and as much that it printed."""
+"""Maximum recorded bytes of a program's last value, and of its printed output."""
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """The limits of one program. Time is that of its own execution: waiting for tools and people costs none."""
+class ProgramLimits:
+    """The limits of one program. Time counts only execution, not waits for tools and people."""
 
     seconds: float = 10.0
     memory_bytes: int = 67_108_864
@@ -30,6 +30,8 @@ class Limits:
     def __post_init__(self) -> None:
         for name in ("seconds", "memory_bytes", "output_bytes", "calls", "variables_bytes"):
             if not getattr(self, name) > 0:
-                raise Error(Code.INVALID_ARGUMENT, f"a program with {name}={getattr(self, name)!r} could do nothing")
+                raise Error(Code.INVALID_ARGUMENT, f"{name} must be > 0, not {getattr(self, name)!r}")
         if self.output_bytes > MAX_TOLD_BYTES:
-            raise Error(Code.INVALID_ARGUMENT, f"output_bytes={self.output_bytes} is more than {MAX_TOLD_BYTES}")
+            raise Error(
+                Code.INVALID_ARGUMENT, f"output_bytes={self.output_bytes} exceeds the maximum of {MAX_TOLD_BYTES}"
+            )

@@ -1,8 +1,7 @@
-"""The interpreter: a child process per program that can do nothing but compute, pause at a call, and be kept as bytes.
+"""The interpreter: one child process per program, which computes, pauses at calls, and can be stored as bytes.
 
-It has no files, no network, no clock and no imports of its own; whatever it asks for comes to whoever drives it. An
-endless loop is ended by the limits inside the process, and the process by us if it does not obey. The worker survives
-whatever becomes of it.
+The interpreter has no files, network, clock or imports; its requests go to the host. Limits inside the process end an
+endless loop. If they fail, the host ends the process. The worker survives any failure of the process.
 """
 
 from __future__ import annotations
@@ -17,34 +16,34 @@ from weakref import WeakKeyDictionary
 
 import pydantic_monty as monty
 
-from perdure.codemode.limits import Limits
+from perdure.codemode.limits import ProgramLimits
 from perdure.codemode.pauses import (
     Answer,
-    Call,
     Finished,
+    FunctionCall,
     Later,
     Lookup,
     NoSuchThing,
     Pause,
+    PendingCall,
     ProgramEnded,
     Raises,
     Returns,
     Unloadable,
-    Waiting,
     Wish,
 )
 from perdure.codemode.sites import Texts
 
 GRACE_S = 5.0
-"""How much longer than its limit an interpreter may take before its process is ended."""
+"""Seconds that an interpreter may exceed its limit before its process is ended."""
 
 SUSPENSIONS = 100_000
-"""Ours is counted across restarts; theirs only has to be out of the way."""
+"""The interpreter's own call limit, set high. The real limit is counted across restarts."""
 
-_BROKE_DOWN = "The interpreter of the program broke down; nothing more of it was run."
+_BROKE_DOWN = "The interpreter of the program crashed; the rest of the program did not run."
 
 _LIMIT = re.compile("limit exceeded|exceeded its memory limit")
-"""How the interpreter says that it was ended by a limit: inside, or by the death of its process."""
+"""Error texts of the interpreter for a limit that stopped it, from inside or by the end of its process."""
 
 T = TypeVar("T")
 
@@ -52,7 +51,7 @@ T = TypeVar("T")
 class Machine:
     """One interpreter process, for one entry of one program: `async with Machine(limits) as machine`."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ProgramLimits) -> None:
         self._limits = limits
         self._stack = AsyncExitStack()
         self._session: monty.AsyncMontySession | None = None
@@ -63,17 +62,17 @@ class Machine:
 
     @property
     def version(self) -> str:
-        """What can read what is kept here."""
+        """The format version of the stored state."""
         return f"monty {monty.__version__}, 2"
 
     @property
     def printed(self) -> str:
-        """What the program has printed so far, before it was kept included."""
+        """The program's printed output so far, including output before its stored state."""
         return self._before + (self._printed.output if self._printed else "")
 
     @property
     def pid(self) -> int | None:
-        """The process, while it does not run a program."""
+        """The process id while no program runs, else None."""
         return self._session.worker_pid if self._session else None
 
     async def __aenter__(self) -> Self:
@@ -106,14 +105,14 @@ class Machine:
     # --- running
 
     async def run(self, code: str) -> Pause:
-        """Begin a program, with the variables that the machine has."""
+        """Start a program with the variables of the machine."""
         self._before = ""
         self._printed = self._sink()
         self.texts = self.texts.and_(code)
         return await self._next(self._open.feed_start(code, print_callback=self._printed))
 
     async def answer(self, answer: Answer | Later) -> Pause:
-        """Let the program go on from where it paused."""
+        """Continue the program after a pause."""
         at = self._at
         if isinstance(at, monty.AsyncNameLookupSnapshot):
             known = isinstance(answer, Returns)
@@ -128,19 +127,19 @@ class Machine:
                 return await self._next(at.resume(_result(answer)))
 
     async def deliver(self, number: int, answer: Answer) -> Pause:
-        """Give the program what it was promised, and let it go on. One thing at a time: so the order is known."""
+        """Deliver one awaited answer and continue. One at a time, so that the order is known."""
         at = self._at
         assert isinstance(at, monty.AsyncFutureSnapshot)
         return await self._next(at.resume({number: _result(answer)}))
 
-    # --- keeping
+    # --- stored state
 
     async def save(self) -> bytes:
-        """Where the program stands, or the variables that it left."""
+        """Return the program's current state, or the variables it left."""
         return await self._drive(self._open.dump())
 
     async def load_variables(self, state: bytes) -> None:
-        """Begin with the variables that an earlier program left.
+        """Load the variables left by an earlier program.
 
         Raises:
             Unloadable: they cannot be read.
@@ -151,7 +150,7 @@ class Machine:
             raise Unloadable(str(problem)) from None
 
     async def load_program(self, state: bytes, printed: str) -> Pause:
-        """Stand where an earlier entry of the program stood.
+        """Restore the state of an earlier entry of the program.
 
         Raises:
             Unloadable: it cannot be read.
@@ -186,13 +185,13 @@ class Machine:
                     return Wish(at.function_name, at.args, at.call_id, at.function_name == "asyncio.sleep")
                 where = at.position
                 awaited = at.allow_eager_await or self.texts.awaits(where.filename, (where.start, where.end))
-                return Call(at.function_name, at.args, at.kwargs, at.call_id, awaited)
+                return FunctionCall(at.function_name, at.args, at.kwargs, at.call_id, awaited)
             case monty.AsyncFutureSnapshot() if at.pending_call_ids:
-                return Waiting(tuple(sorted(at.pending_call_ids)))
+                return PendingCall(tuple(sorted(at.pending_call_ids)))
             case _:
                 with suppress(ProgramEnded):
-                    await self._drive(at.resume({}))  # it cannot go on, and says so
-                message = "The program awaits what an earlier program was promised: await calls where you make them."
+                    await self._drive(at.resume({}))  # the interpreter cannot continue, and raises the reason
+                message = "The program awaits a call of an earlier program: await calls in the program that makes them."
                 raise ProgramEnded("failed", message)
 
     async def _drive(self, running: Awaitable[T]) -> T:
@@ -201,7 +200,7 @@ class Machine:
                 return await running
             except monty.MontyError as problem:
                 self._ended(problem)
-            except RuntimeError as problem:  # its process is gone
+            except RuntimeError as problem:  # the process has ended
                 raise ProgramEnded("crashed", _BROKE_DOWN) from problem
 
     def _ended(self, problem: monty.MontyError) -> NoReturn:
@@ -211,7 +210,7 @@ class Machine:
         told = told or str(problem)
         inner = problem.exception()
         if isinstance(inner, TimeoutError | MemoryError) and _LIMIT.search(str(inner)):
-            raise ProgramEnded("limit", f"The program exceeded a limit and was ended: {inner}") from problem
+            raise ProgramEnded("limit", f"The program exceeded a limit and was stopped: {inner}") from problem
         raise ProgramEnded("failed", told) from problem
 
 
@@ -226,7 +225,7 @@ def _result(answer: Answer) -> monty.ExternalSettledResult:
 
 
 def _named(name: str) -> object:
-    """A function of the host, as far as the program can tell: calling it comes back to us by its name."""
+    """Return a stand-in for a host function. Its calls reach the host by name."""
 
     def stand_in() -> None: ...
 
@@ -238,7 +237,7 @@ _gates: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKe
 
 
 def _executing() -> asyncio.Semaphore:
-    """Programs compute at the same time as this machine has processors for; those that wait for tools do not count."""
+    """Limit concurrent execution to the number of processors. Programs that wait for tools do not count."""
     loop = asyncio.get_running_loop()
     if loop not in _gates:
         _gates[loop] = asyncio.Semaphore(os.cpu_count() or 1)

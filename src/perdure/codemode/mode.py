@@ -1,4 +1,4 @@
-"""The tool through which a model writes programs."""
+"""The tool by which a model runs programs."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from importlib.util import find_spec
 import msgspec
 
 from perdure.codec import Json
-from perdure.codemode.limits import Limits
-from perdure.codemode.program import Failure, Program
+from perdure.codemode.limits import ProgramLimits
+from perdure.codemode.program import Program, ProgramFailure
 from perdure.errors import Code, Error
 from perdure.tools.context import ToolContext
 from perdure.tools.decorator import Tool, tool
+from perdure.tools.durable import body_of
 from perdure.tools.errors import ToolError
 
 DESCRIPTION = (
@@ -25,31 +26,33 @@ DESCRIPTION = (
 )
 
 
-def code_mode(*, name: str = "run_python", limits: Limits | None = None, description: str = "") -> Tool[..., object]:
-    """Code mode as a tool: `Agent(tools=[search, refund, code_mode()])`.
+def code_mode(
+    *, name: str = "run_python", limits: ProgramLimits | None = None, description: str = ""
+) -> Tool[..., object]:
+    """Return code mode as a tool: `Agent(tools=[search, refund, code_mode()])`.
 
-    The model writes Python that calls the agent's other tools as functions. Each such call is an effect of its own,
-    with the class, the approval and the doubt policy of its tool; a crash resumes inside the program and repeats none.
+    The model writes Python that calls the agent's other tools as functions. Each call is a separate effect, with the
+    class, approval and doubt policy of its tool. After a crash the program resumes, and no recorded call is repeated.
 
     Raises:
         Error: `tool_package_missing` without the extra `code`.
     """
-    most = limits or Limits()
+    most = limits or ProgramLimits()
     if find_spec("pydantic_monty") is None:
         raise Error(
             Code.TOOL_PACKAGE_MISSING,
-            "code mode needs an interpreter that is not installed",
+            "the interpreter for code mode is not installed",
             because="pydantic_monty cannot be imported",
             hint="pip install 'perdure[code]'",
         )
 
-    @tool(effect="resumable", serial=True, name=name, description=description or DESCRIPTION)
+    @tool(effect="resumable", sequential=True, name=name, description=description or DESCRIPTION)
     async def run_python(ctx: ToolContext, code: str) -> Json:
-        if ctx.durable_effects().place.inner:
-            message = f"{ctx.tool_name} is no function of a program: write what it shall do into this one"
+        if body_of(ctx).place.inner:
+            message = f"{ctx.tool_name} cannot be called in a program: include its code in this program"
             raise ToolError(message, code="nested_too_deep")
         told = await Program(ctx, code, most).run()
-        if isinstance(told, Failure):
+        if isinstance(told, ProgramFailure):
             raise ToolError(told.message, code=told.code)
         return msgspec.to_builtins(told)
 

@@ -1,4 +1,4 @@
-"""Where a program pauses, what it can be told there, and how else it can end."""
+"""Pauses of a program, the answers to them, and the abnormal ends of a program."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Literal, TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """The program calls a function that it has not defined. `awaited`: it wants something that it can await, alone or
-    together with others."""
+class FunctionCall:
+    """A call of a function that the program has not defined.
+
+    `awaited`: the program needs an awaitable, alone or together with others.
+    """
 
     name: str
     args: tuple[object, ...]
@@ -21,7 +23,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """The program wants something of the machine it runs on: the time, randomness, a nap, a file."""
+    """A request for a host service: time, randomness, a pause, a file."""
 
     what: str
     args: tuple[object, ...]
@@ -31,49 +33,49 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """The program uses a name that it has not defined, without calling it."""
+    """A use of an undefined name without a call."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """The program can go on only when one of these, that it was promised, is there."""
+class PendingCall:
+    """A wait for one of several answers in flight."""
 
     numbers: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The program came to its end; `value` is that of its last expression."""
+    """The normal end of a program. `value` is the value of its last expression."""
 
     value: object
 
 
-Pause: TypeAlias = Call | Wish | Lookup | Waiting | Finished
+Pause: TypeAlias = FunctionCall | Wish | Lookup | PendingCall | Finished
 
 
 @dataclass(frozen=True, slots=True)
 class Returns:
-    """The answer to a call: a value."""
+    """A value as the answer to a call."""
 
     value: object
 
 
 @dataclass(frozen=True, slots=True)
 class Raises:
-    """The answer to a call: an error, which the program can catch."""
+    """An error as the answer to a call. The program can catch it."""
 
     message: str
     kind: str = "RuntimeError"
 
 
 class NoSuchThing:
-    """The answer to a wish that is not granted, and to a name that nobody knows."""
+    """The answer to an unsupported request and to an unknown name."""
 
 
 class Later:
-    """The answer to a call that is awaited: it gets its value when the program waits for it."""
+    """The answer to an awaited call: its value is delivered when the program waits for it."""
 
 
 Answer: TypeAlias = Returns | Raises | NoSuchThing
@@ -82,7 +84,7 @@ Broken = Literal["failed", "limit", "crashed"]
 
 
 class ProgramEnded(Exception):
-    """A program ended with an error: its own, a limit's, or that of its interpreter."""
+    """A program ended with an error: its own, a limit's, or the interpreter's."""
 
     def __init__(self, how: Broken, message: str) -> None:
         super().__init__(message)
@@ -91,4 +93,4 @@ class ProgramEnded(Exception):
 
 
 class Unloadable(Exception):
-    """What was kept of a program is of no use here."""
+    """The stored state of a program cannot be read here."""

@@ -1,8 +1,8 @@
-"""One program, durably: it runs, pauses at each call, is kept there, and goes on from there whatever happens between.
+"""Durable execution of one program: it pauses and is stored at each call, and resumes there after a crash.
 
-The truth is its source and what was recorded of its calls. What is kept of the interpreter is a cache: if it cannot be
-read (another version, gone, damaged), the program runs again from the top and its calls are answered from the log. A
-program that then asks for something else than it did is stopped loudly, as `replay_mismatch`, before anything is run.
+The source and the records of its calls are the truth. The stored interpreter state is a cache. If the cache is missing,
+damaged or of another version, the program runs again from the top and its calls are answered from the log. A program
+that then makes different requests fails with `replay_mismatch` before any new call.
 """
 
 from __future__ import annotations
@@ -15,24 +15,26 @@ import msgspec
 
 from perdure.codec import Json, as_stored
 from perdure.codemode.answers import Functions, Lost, Past
-from perdure.codemode.asking import Asking
+from perdure.codemode.asking import ProgramEntry
 from perdure.codemode.kept import Environment, Packed, environment_of
-from perdure.codemode.limits import MAX_TOLD_BYTES, Limits
+from perdure.codemode.limits import MAX_TOLD_BYTES, ProgramLimits
 from perdure.codemode.pauses import (
     Answer,
     Broken,
     Finished,
     Later,
     Pause,
+    PendingCall,
     ProgramEnded,
     Returns,
     Unloadable,
-    Waiting,
 )
 from perdure.codemode.promised import Promised
-from perdure.effects.controller import Begun, Care
+from perdure.effects.controller import Begun, DispatchPolicy
 from perdure.errors import Error
 from perdure.tools.clients.programs import PastProgram
+from perdure.tools.context import programs_of
+from perdure.tools.durable import body_of
 from perdure.tools.nested import outcome_of_call
 from perdure.vocab.approvals import approved
 from perdure.vocab.effects import ExecCode, SyncExecutionEnvironment
@@ -61,37 +63,37 @@ _SHOWN_OF_REST = 200
 
 
 class Told(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the model is told of a program. The names are those that it reads."""
+    """The result of a program for the model. The field names are visible to the model."""
 
     result: Json = None
     printed: str = ""
     note: str = ""
 
 
-class Failure(msgspec.Struct, frozen=True):
-    """Why a program did not come to its end, for the model."""
+class ProgramFailure(msgspec.Struct, frozen=True):
+    """The reason why a program did not finish, for the model."""
 
     code: str
     message: str
 
 
-class Host(Protocol):
-    """Whoever a program asks: the tools of its turn, or the log."""
+class ProgramPort(Protocol):
+    """Answers a program's requests: by the tools of its turn, or from the log."""
 
     async def answer(self, pause: Pause) -> Answer | Later:
-        """What it is told at a pause."""
+        """Return the answer to a pause."""
         ...
 
     async def first(self, numbers: Iterable[int]) -> tuple[int, Answer]:
-        """Which of several things that it was promised it gets next."""
+        """Return the next answer that the program gets, of several in flight."""
         ...
 
 
-async def drive(machine: Machine, pause: Pause, host: Host) -> Finished:
+async def drive(machine: Machine, pause: Pause, host: ProgramPort) -> Finished:
     """Answer a program from pause to pause until it ends."""
     while not isinstance(pause, Finished):
         match pause:
-            case Waiting(numbers=numbers):
+            case PendingCall(numbers=numbers):
                 pause = await machine.deliver(*await host.first(numbers))
             case _:
                 pause = await machine.answer(await host.answer(pause))
@@ -101,32 +103,34 @@ async def drive(machine: Machine, pause: Pause, host: Host) -> Finished:
 class Program:
     """One entry of one program: a call of the model, in a resumable body."""
 
-    def __init__(self, ctx: ToolContext[object], code: str, limits: Limits) -> None:
+    def __init__(self, ctx: ToolContext[object], code: str, limits: ProgramLimits) -> None:
         self._ctx = ctx
         self._code = code
         self._limits = limits
-        self._body = ctx.durable_effects()
+        self._body = body_of(ctx)
         self._functions = Functions(ctx)
         self._after = ""
         self._trusts = True
         self._notes: list[str] = []
         self._n = 0
 
-    async def run(self) -> Told | Failure:
-        """Run the program to its end, or tell how it ended before."""
-        care = Care(effect="pure", record_start=True, keep_command=False)
-        begun = self._body.open_part("code", "program", ExecCode(code=self._code), care)
+    async def run(self) -> Told | ProgramFailure:
+        """Run the program and return its result or its failure."""
+        policy = DispatchPolicy(effect="pure", record_start=True, keep_command=False)
+        begun = self._body.open_part("code", "program", ExecCode(code=self._code), policy)
         if not isinstance(begun, Begun):
             return _told(into_exec_code(begun))
         try:
             outcome, left = await self._executed()
         except Unloadable as problem:
-            log.warning("what was kept of a program cannot be read; it runs again: %s", problem, extra=self._where)
+            log.warning("stored program unreadable, running again problem=%s", problem, extra=self._where)
             self._trusts = False
             outcome, left = await self._executed()
-        self._ctx.programs.forget(self._outlived(left))
+        programs_of(self._ctx).forget(self._outlived(left))
         if left is not None:
-            sync = self._body.open_part("environment", "left", SyncExecutionEnvironment(), Care(effect="pure"))
+            sync = self._body.open_part(
+                "environment", "left", SyncExecutionEnvironment(), DispatchPolicy(effect="pure")
+            )
             if isinstance(sync, Begun):
                 self._body.close_part(sync, SyncOutcome(sync=msgspec.to_builtins(left)))
         self._body.close_part(begun, outcome)
@@ -140,17 +144,17 @@ class Program:
         from perdure.codemode.machine import Machine
 
         async with Machine(self._limits) as machine, Promised(self._body) as promised:
-            asking = Asking(self._ctx, self._functions, self._limits, machine, promised)
+            asking = ProgramEntry(self._ctx, self._functions, self._limits, machine, promised)
             try:
                 finished = await drive(machine, await self._enter(machine, asking), asking)
             except ProgramEnded as ended:
-                # A limit stops the interpreter in the middle of something: its variables are not worth keeping.
+                # A limit stops the interpreter in the middle of an operation, so its variables are not stored.
                 left = await self._left(machine, asking) if ended.how == "failed" else None
                 await self._wait_for_the_rest(promised)
                 self._n = asking.n
-                printed = f"\nIt had printed:\n{machine.printed[-_SHOWN_CHARS:]}" if machine.printed else ""
+                printed = f"\nPrinted before:\n{machine.printed[-_SHOWN_CHARS:]}" if machine.printed else ""
                 message = ended.message[: MAX_TOLD_BYTES // 4] + printed
-                failure = Failure(_CODES[ended.how], " ".join((message, *self._edited())))
+                failure = ProgramFailure(_CODES[ended.how], " ".join((message, *self._edited())))
                 return ExecCodeOutcome(error=msgspec.json.encode(failure).decode()), left
             left = await self._left(machine, asking)
             await self._wait_for_the_rest(promised)
@@ -160,19 +164,19 @@ class Program:
             return ExecCodeOutcome(response=msgspec.to_builtins(told)), left
 
     async def _wait_for_the_rest(self, promised: Promised) -> None:
-        """What a program has called goes on to its end, also if the program does not wait for it."""
+        """Wait for calls that the program made and did not await."""
         for asked, answer in await promised.rest():
             if asked.tool:
                 became = answer.value if isinstance(answer, Returns) else getattr(answer, "message", "")
                 shown = str(became)[:_SHOWN_OF_REST]
                 self._notes.append(f"Call {asked.n} ({asked.tool}) was made and not awaited; it ended with: {shown}.")
 
-    # --- where it begins
+    # --- start
 
-    async def _enter(self, machine: Machine, asking: Asking) -> Pause:
-        """Stand where the program stood, or at its beginning with the variables of those before it."""
+    async def _enter(self, machine: Machine, asking: ProgramEntry) -> Pause:
+        """Restore the program's state, or start it with the variables of earlier programs."""
         self._notes = []
-        last = environment_of(self._ctx.programs.environment())
+        last = environment_of(programs_of(self._ctx).environment())
         self._after = last.call if last else ""
         if self._trusts and (pause := await self._stood(machine, asking)) is not None:
             return pause
@@ -185,8 +189,8 @@ class Program:
                 await self._rebuild(machine, last)
         return await machine.run(self._code)
 
-    async def _stood(self, machine: Machine, asking: Asking) -> Pause | None:
-        """Where an earlier entry stood last, if that was kept and can be read."""
+    async def _stood(self, machine: Machine, asking: ProgramEntry) -> Pause | None:
+        """Restore the last stored state of an earlier entry. Return None if there is none or it cannot be read."""
         n = max(self._kept_at(), default=0)
         kept = self._checkpoint(n)
         if kept is None or not isinstance(kept.delivery, str):
@@ -208,14 +212,14 @@ class Program:
         return kept if isinstance(kept, CheckpointOutcome) else None
 
     def _outlived(self, left: Environment | None) -> list[str]:
-        """What was kept and is of no use once the program has ended: where it stood, and the variables before it."""
+        """Return the hashes that are obsolete once the program has ended: its states, and the variables before it."""
         hashes = [outcome.delivery for n in self._kept_at() if (outcome := self._checkpoint(n)) is not None]
-        before = environment_of(self._ctx.programs.environment()) if left is not None else None
+        before = environment_of(programs_of(self._ctx).environment()) if left is not None else None
         return [*(hash for hash in hashes if isinstance(hash, str)), *([before.hash] if before else [])]
 
     async def _unpacked(self, hash: str, machine: Machine) -> Packed | None:
-        """What was kept under a hash, if this interpreter can read it: it does not check that itself."""
-        data = await self._ctx.programs.fetch(hash) if hash else None
+        """Return the state under a hash if its version fits. The interpreter does not check that."""
+        data = await programs_of(self._ctx).fetch(hash) if hash else None
         try:
             packed = msgspec.msgpack.decode(data, type=Packed) if data else None
         except msgspec.MsgspecError:
@@ -223,8 +227,8 @@ class Program:
         return packed if packed and packed.version == machine.version else None
 
     async def _rebuild(self, machine: Machine, last: Environment) -> None:
-        """Run the programs before this one again, answered from the log, to have their variables."""
-        history = await self._ctx.programs.history()
+        """Rebuild the variables: run earlier programs again, answered from the log."""
+        history = await programs_of(self._ctx).history()
         chain: list[PastProgram] = []
         call = last.call
         while call and (past := history.get(call)) is not None and past not in chain:
@@ -238,7 +242,7 @@ class Program:
             for past in chain:
                 await self._repeat(machine, past)
         except Lost as problem:
-            log.error("the variables of earlier programs are lost: %s", problem, extra=self._where)
+            log.error("program variables lost problem=%s", problem, extra=self._where)
             raise ProgramEnded("failed", "The variables of earlier programs are lost; define them again.") from None
 
     async def _repeat(self, machine: Machine, past: PastProgram) -> None:
@@ -254,42 +258,42 @@ class Program:
             if ended.how != "failed":
                 raise Lost(ended.message) from None
 
-    # --- what it leaves
+    # --- result
 
-    async def _left(self, machine: Machine, asking: Asking) -> Environment | None:
+    async def _left(self, machine: Machine, asking: ProgramEntry) -> Environment | None:
         try:
             state = await machine.save()
         except ProgramEnded:
             return None
         if len(state) > self._limits.variables_bytes:
             most = self._limits.variables_bytes
-            self._notes.append(f"Its variables are not kept: they are {len(state)} bytes, more than {most}.")
+            self._notes.append(f"Its variables were not stored: {len(state)} bytes exceed the limit of {most}.")
             return None
         packed = Packed(self._ctx.call_id, machine.version, 0, "", state, machine.texts)
-        kept = self._ctx.programs.keep(msgspec.msgpack.encode(packed))
+        kept = programs_of(self._ctx).keep(msgspec.msgpack.encode(packed))
         return Environment(self._ctx.call_id, self._after, kept, tuple(asking.called))
 
     def _plain(self, value: object) -> Json:
-        """The value of a program as JSON; as the text that it is printed as, if it is none; cut, if it is too long."""
+        """Convert a program's value to JSON. Other values become text; long values are cut."""
         try:
             plain, data = as_stored(value, where="the result")
         except Error:
             return _shown(value)
         if len(data) <= MAX_TOLD_BYTES:
             return plain
-        self._notes.append(f"Its result is {len(data)} bytes and was cut; it is kept only in its variables.")
+        self._notes.append(f"Its result was cut: it has {len(data)} bytes. Only its variables contain the whole.")
         return data[:_SHOWN_CHARS].decode(errors="replace")
 
     def _told_besides(self) -> list[str]:
-        """What the model must know although the program may have caught it. A failure tells of doubts anyway."""
+        """Return facts that the model needs even if the program caught the errors. Failures contain doubts anyway."""
         told = self._edited()
         for n in range(1, self._n + 1):
             if isinstance(outcome_of_call(self._body.outcome_of, f"call:{n}"), InDoubt):
-                told.append(f"Nobody knows whether call {n} ({self._tool(n)}) took effect, so do not repeat it.")
+                told.append(f"Call {n} ({self._tool(n)}) may or may not have taken effect, so do not repeat it.")
         return told
 
     def _edited(self) -> list[str]:
-        """What people made of calls before they allowed them."""
+        """Return the notes, with the changes that approvers made to arguments."""
         told = list(self._notes)
         for n in range(1, self._n + 1):
             outcome = self._body.outcome_of("approval", f"call:{n}")
@@ -304,17 +308,17 @@ class Program:
 
 
 def _shown(value: object) -> str:
-    """A value that is no JSON, as text. A number may have too many digits for that, and a list be too deep."""
+    """Convert a value that is not JSON to text. Huge numbers and deep lists have no text."""
     try:
         return repr(value)[:_SHOWN_CHARS]
     except (ValueError, RecursionError):
         return f"a value of type {type(value).__name__} that is too large to be shown"
 
 
-def _told(outcome: ExecCodeOutcome) -> Told | Failure:
+def _told(outcome: ExecCodeOutcome) -> Told | ProgramFailure:
     if outcome.error is not None:
         try:
-            return msgspec.json.decode(outcome.error, type=Failure)
+            return msgspec.json.decode(outcome.error, type=ProgramFailure)
         except msgspec.MsgspecError:  # redacted
-            return Failure("program_failed", outcome.error)
+            return ProgramFailure("program_failed", outcome.error)
     return msgspec.convert(outcome.response or {}, Told)

@@ -1,7 +1,7 @@
-"""What a program was promised: calls and naps under way beside each other, and which of them it gets first.
+"""Concurrent calls and pauses of a program, and the recorded order of their answers.
 
-Laws: what is under way is known by its number in the program, whenever it ends. Whichever is given first while others
-are out is recorded before the program goes on with it, so that a program that runs again takes the same way.
+Laws: a call in flight is identified by its number in the program. If several are in flight, the choice of the first
+answer is recorded before the program continues, so that a replay takes the same path.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from perdure.errors import Code, Error
 from perdure.tools.body import Body
 
 STOP_S = 0.05
-"""How long what is told to stop may take to do so."""
+"""Grace period in seconds for cancelled calls."""
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """A call of a tool, or a nap if it names none: its number for the interpreter, and the one it is recorded under."""
+class IssuedCall(msgspec.Struct, frozen=True):
+    """A tool call, or a pause without a tool: its number for the interpreter, and its number in the one for the log."""
 
     number: int
     n: int
@@ -32,12 +32,12 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class Promised:
-    """What one entry of a program has under way. The body counts as busy but while it can only wait for that."""
+    """The calls in flight of one entry of a program. The body counts as busy unless it can only wait for them."""
 
     def __init__(self, body: Body) -> None:
         self._body = body
         self._tasks: dict[int, asyncio.Task[Answer]] = {}
-        self._asked: dict[int, Asked] = {}
+        self._asked: dict[int, IssuedCall] = {}
         self._arrived: list[int] = []
         self._waiting = False
         self._choices = 0
@@ -58,31 +58,31 @@ class Promised:
             await asyncio.wait(left, timeout=STOP_S)
         for task in self._tasks.values():
             if task.done() and not task.cancelled():
-                task.exception()  # whatever it is, the program is over
+                task.exception()  # any error: the program has ended
 
     @property
-    def asked(self) -> list[Asked]:
-        """What the program was promised and has not got."""
+    def asked(self) -> list[IssuedCall]:
+        """The calls in flight whose answers the program has not received."""
         return list(self._asked.values())
 
     @property
     def choices(self) -> int:
-        """How often it got one of several."""
+        """Number of recorded choices among several answers."""
         return self._choices
 
     def resume(self, choices: int) -> None:
-        """Stand where an earlier entry stood."""
+        """Restore the state of an earlier entry."""
         self._choices = choices
 
-    def begin(self, asked: Asked, work: Coroutine[Any, Any, Answer]) -> None:
-        """Have something done beside the program."""
+    def begin(self, asked: IssuedCall, work: Coroutine[Any, Any, Answer]) -> None:
+        """Start a call concurrently with the program."""
         self._asked[asked.number] = asked
         self._body.life.began()
         task = asyncio.create_task(self._done(asked.number, work), name=f"perdure:call:{asked.n}")
         self._tasks[asked.number] = task
 
         def over(_: asyncio.Task[Answer]) -> None:
-            work.close()  # one that is stopped before it began
+            work.close()  # closes a coroutine that was cancelled before its first step
             self._body.life.ended()
 
         task.add_done_callback(over)
@@ -96,10 +96,10 @@ class Promised:
             self._wake()
 
     async def first(self, numbers: Iterable[int]) -> tuple[int, Answer]:
-        """The next thing that the program gets, of several that it waits for.
+        """Return the next answer that the program gets, of several calls in flight.
 
         Raises:
-            Error: `replay_mismatch` if it was another one that the program does not wait for now.
+            Error: `replay_mismatch` if the recorded answer is not one of these calls.
         """
         open = [number for number in numbers if number in self._asked]
         if len(open) == 1:
@@ -120,23 +120,23 @@ class Promised:
                 return number, await self.get(number)
         raise Error(
             Code.REPLAY_MISMATCH,
-            f"the program went on with call {n} when it ran first, and does not wait for that now",
-            because="it runs again and takes another way",
+            f"the program first continued with call {n}, and does not wait for it now",
+            because="the replay takes another path",
         )
 
     async def get(self, number: int) -> Answer:
-        """What became of one thing; whatever ends the program while it waits is raised."""
+        """Wait for one call and return its answer. Raise any error that ends the program meanwhile."""
         while not self._tasks[number].done():
             await self._any()
         del self._asked[number]
         return self._tasks.pop(number).result()
 
-    async def rest(self) -> list[tuple[Asked, Answer]]:
-        """What became of what the program did not wait for."""
+    async def rest(self) -> list[tuple[IssuedCall, Answer]]:
+        """Wait for the calls that the program did not await, and return their answers."""
         return [(asked, await self.get(asked.number)) for asked in self.asked]
 
     async def _any(self) -> None:
-        """Wait until one more of what is under way has ended; raise what is no answer."""
+        """Wait until one more call in flight has ended. Raise its error if it has no answer."""
         under_way = self._under_way()
         self._waiting = True
         self._body.life.ended()
@@ -153,7 +153,7 @@ class Promised:
         return {task for task in self._tasks.values() if not task.done()}
 
     def _wake(self) -> None:
-        """There is something to do again: at once, so that nobody takes the program for one that only waits."""
+        """Mark the body as busy again, at once, so that it never appears to be only waiting."""
         if self._waiting:
             self._waiting = False
             self._body.life.began()

@@ -1,8 +1,8 @@
-"""Which calls of a program are awaited: read off its text, since the interpreter says so only when it is too late.
+"""Static analysis of a program's text: which calls are awaited.
 
-`x = price(1)` wants a value, and `asyncio.gather(price(1), price(2))` two things that can be awaited: both are the same
-call to the interpreter. So the text is followed from each place that awaits back to the calls whose values come there,
-through variables, containers, loops and functions of the program. A call that is not found is answered with its value.
+`x = price(1)` needs a value, and `asyncio.gather(price(1), price(2))` needs two awaitables, but the interpreter sees
+equal calls. It reports an await too late. So the analysis follows values from each `await` back to their calls, through
+variables, containers, loops and functions. A call that is not found is answered with its value.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import TypeAlias
 import msgspec
 
 Site: TypeAlias = tuple[int, int]
-"""A call: where its text begins and ends, in bytes."""
+"""A call: start and end of its text, in bytes."""
 
 EVERY: Site = (-1, -1)
 """Stands for all calls of a text."""
 
 MAX_READ_CHARS = 32_768
-"""A longer text is judged as a whole: it is read by the worker, which has others to serve."""
+"""A longer text is not parsed, to limit the worker's time. If it gathers, all its calls count as awaited."""
 
 _PASSES = 10
-"""How often a text is gone through: so many variables may lie between a call and its `await`, in the worst order."""
+"""Maximum passes over a text: the longest chain of variables between a call and its `await`, in the worst order."""
 
 _GATHERS = frozenset({"gather", "run", "wait_for", "create_task", "ensure_future", "shield", "wait", "as_completed"})
 _PUTS = frozenset({"append", "extend", "insert", "add", "setdefault", "update", "appendleft"})
@@ -35,16 +35,16 @@ _Name: TypeAlias = tuple[_Scope, str]
 
 
 class Texts(msgspec.Struct, frozen=True):
-    """The programs that an interpreter was given, as far as it matters: how many, and which of their calls are awaited.
+    """The programs given to an interpreter: their number, and their awaited calls.
 
-    Functions stay for later programs, so a call may stand in the text of an earlier one.
+    Functions stay for later programs, so a call may be in the text of an earlier one.
     """
 
     given: int = 0
     awaited: dict[str, list[Site]] = msgspec.field(default_factory=dict[str, list[Site]])
 
     def and_(self, code: str) -> Texts:
-        """One more; the interpreter does not count one that is empty."""
+        """Return the texts with one more program. The interpreter does not count empty ones."""
         if all(not line.strip() or line.lstrip().startswith("#") for line in code.splitlines()):
             return self
         found = sorted(awaited_calls(code))
@@ -52,28 +52,28 @@ class Texts(msgspec.Struct, frozen=True):
         return Texts(self.given + 1, {**self.awaited, name: found} if found else self.awaited)
 
     def awaits(self, text: str, call: Site) -> bool:
-        """Whether the value of a call is awaited."""
+        """Return True if the value of a call is awaited."""
         found = self.awaited.get(text, ())
         return call in found or EVERY in found
 
 
 def awaited_calls(code: str) -> frozenset[Site]:
-    """The calls of a program whose values are awaited.
+    """Return the calls of a program whose values are awaited.
 
-    A text that only the interpreter can read is judged as a whole: if it gathers, everything in it is awaited.
+    If a text cannot be parsed here and uses `gather`, all its calls count as awaited.
     """
     if "await" not in code and "asyncio" not in code:
         return frozenset()
     try:
         if len(code) <= MAX_READ_CHARS:
-            return frozenset(_Reading(ast.parse(code), code).sites())
+            return frozenset(_SiteScan(ast.parse(code), code).sites())
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        pass  # what is wrong with it, if anything, the interpreter says
+        pass  # the interpreter reports the error, if there is one
     return frozenset({EVERY}) if re.search(r"\bgather\b", code) else frozenset()
 
 
-class _Reading:
-    """One text, and what is known so far of what it awaits."""
+class _SiteScan:
+    """The analysis of one text."""
 
     def __init__(self, tree: ast.Module, code: str) -> None:
         self._lines = _line_starts(code)
@@ -87,7 +87,7 @@ class _Reading:
         self._place(tree, None)
 
     def sites(self) -> Iterator[Site]:
-        """The calls that are awaited."""
+        """Yield the awaited calls."""
         known = -1
         for _ in range(_PASSES):
             if known == (known := len(self._awaited) + len(self._names) + len(self._functions)):
@@ -99,7 +99,7 @@ class _Reading:
     # --- names
 
     def _place(self, node: ast.AST, scope: _Scope) -> None:
-        """Find out in which function everything stands, and which names that function binds."""
+        """Determine the enclosing function of every node, and the names that each function binds."""
         todo: list[tuple[ast.AST, _Scope]] = [(node, scope)]
         while todo:
             one, inside = todo.pop()
@@ -118,10 +118,10 @@ class _Reading:
         return (scope, name) if name in self._bound[scope] else (None, name)
 
     def _holds(self, target: ast.AST) -> bool:
-        """Whether something that is awaited is kept here."""
+        """Return True if the target contains an awaited variable."""
         return any(isinstance(one, ast.Name) and self._named(one, one.id) in self._names for one in ast.walk(target))
 
-    # --- what awaits, and what comes there
+    # --- awaits and the values they receive
 
     def _look(self, node: ast.AST) -> None:
         match node:
@@ -159,7 +159,7 @@ class _Reading:
             self._comes(value)
 
     def _comes(self, value: ast.expr) -> None:
-        """What this is, or what it holds, is awaited."""
+        """Mark a value, and the values it contains, as awaited."""
         if value in self._awaited:
             return
         self._awaited.add(value)

@@ -1,5 +1,5 @@
-"""Changes that no owner makes: labels, a redaction, an intervention, an amendment, a stream that comes as a whole. And
-why one is refused.
+"""Changes made without owning the stream, and their refusals: labels, redactions, control writes, conditional appends,
+whole new streams.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from perdure.vocab.promises import Resolution
 
 
 class Label(msgspec.Struct, frozen=True, gc=False):
-    """How a stream is listed and found. None leaves it as it is. A projection of the log: its records say the same.
+    """Title and tags of a stream, for lists and filters. None leaves a field unchanged. A projection of the log.
 
-    `tags` are all it has from now on; `adds` and `drops` change them one by one, so that two who do that at once lose
-    nothing. A tag that begins with `LIVE` is taken from a stream by its end, and not given to one that has ended.
+    `tags` replaces all tags. `adds` and `drops` change single tags, so concurrent changes do not overwrite each other.
+    The end of a stream removes its tags that begin with `LIVE`; an ended stream gets no such tag.
     """
 
     title: str | None = None
@@ -28,7 +28,7 @@ class Label(msgspec.Struct, frozen=True, gc=False):
 
 
 class Note(msgspec.Struct, frozen=True, gc=False):
-    """An admitted record for one stream, among others that are written together, and its label."""
+    """An admitted record for one stream, with its label; several notes can be written in one transaction."""
 
     stream: StreamId
     entry: Entry
@@ -36,13 +36,14 @@ class Note(msgspec.Struct, frozen=True, gc=False):
 
 
 class Redaction(msgspec.Struct, frozen=True, gc=False):
-    """A record loses what it said.
+    """Physical removal of a record's content, at most once per record.
 
-    `data` takes the place of its bytes, `note` is appended under a key of its own: a record is redacted once. The
-    snapshot goes, and the owner finds a wake in its inbox. `drops` are references that no other record has, as far as
-    could be seen at `known_seq` and `known_inbox` (the last inbox row there was): if the stream has moved, nothing is
-    done. `answers` are what the stream's promises say from now on, those that were answered: an answer that a record
-    quotes is kept there too.
+    `data` replaces the record's bytes. `note` is appended under its own log key, so a second redaction changes nothing.
+    The snapshot is deleted, and a wake in the inbox notifies the owner.
+
+    `drops` lists blob references of this record alone, as read at `known_seq` and `known_inbox` (the last inbox row).
+    If the stream has moved since, nothing is written. `answers` replaces stored resolutions of the stream's promises,
+    because a resolution that the record quotes is stored there too.
     """
 
     stream: StreamId
@@ -58,11 +59,11 @@ class Redaction(msgspec.Struct, frozen=True, gc=False):
 
 REDACTED = "redacted"
 MODEL_SET = "model set"
-"""The reason of the wake that a redaction leaves."""
+"""Reasons of the wakes that notify the owner of a redaction and of a changed model."""
 
 
 class Remembered(msgspec.Struct, frozen=True, gc=False):
-    """An admission of a stream that comes as a whole: the same key and content is still the same input."""
+    """An admission copied into a new stream, so that the same key and content is still the same input there."""
 
     source_key: str
     content: str
@@ -71,8 +72,8 @@ class Remembered(msgspec.Struct, frozen=True, gc=False):
 
 
 class NewStream(msgspec.Struct, frozen=True, gc=False):
-    """A stream with its past: idle, nobody's, all of it or nothing. `beside` is a stream that must be there, because
-    this one belongs to it."""
+    """A stream created with its history: idle, unowned, in one transaction. `beside` names an existing stream that the
+    new one belongs to."""
 
     stream: StreamId
     agent: str
@@ -85,10 +86,10 @@ class NewStream(msgspec.Struct, frozen=True, gc=False):
 
 
 class Amendment(msgspec.Struct, frozen=True, gc=False):
-    """One more record of a stream that nobody drives, with the bytes it brings and those it lets go: all or nothing.
+    """A conditional append to an unowned stream: one record with its blob references, all or nothing.
 
-    The log key of `entry` says on what it was decided: if somebody has taken it, nothing is done. `blobs` are referred
-    to from now on, `drops` are not, and `snapshot` is the fold with this record in it.
+    The log key of `entry` names the state that the decision was based on. If the key is taken, nothing is written.
+    `blobs` adds references, `drops` removes them, and `snapshot` is the fold that includes this record.
     """
 
     stream: StreamId
@@ -99,21 +100,22 @@ class Amendment(msgspec.Struct, frozen=True, gc=False):
 
 
 class Pause(msgspec.Struct, frozen=True, gc=False):
-    """Since when nothing of a stream may be begun, and by whose will; `since` None: it may again."""
+    """A pause of a stream: author and start time. `since` None means that work may start again."""
 
     by: str
     since: int | None
 
 
 class Intervention(msgspec.Struct, frozen=True, gc=False):
-    """What somebody does from outside to the turn or the inbox of a stream, in one transaction: all of it or nothing.
+    """A control write: changes to a stream's turn or inbox by a non-owner, in one transaction, all or nothing.
 
-    `notes` are admitted records; one whose log key is taken is left out. `delivery` goes into the inbox; if it was
-    admitted before, nothing at all is done. `withdraw` takes inbox rows back: each must still wait, and with
-    `known_inbox` (the last row there was) nothing may have come behind them. `pause` pauses or resumes; if it is so
-    already, nothing is done. Pausing takes an idle stream from whoever holds it, so that nothing begins there. `sends`
-    go into the inboxes of other streams with it; one that is not accepted changes nothing. If a log key of `unless` is
-    taken, nothing at all is done.
+    `notes` are admitted records; a note whose log key is taken is left out. `delivery` goes into the inbox. `withdraw`
+    removes inbox rows: each must still be queued, and with `known_inbox` (the last row) no later row may have arrived.
+    `pause` pauses or resumes. A pause also releases an idle stream from its owner, so that nothing starts there.
+    `outbox` go into the inboxes of other streams; a rejected one changes nothing.
+
+    Nothing is written if the delivery was admitted before, the pause state is already as requested, or a log key of
+    `unless` is taken.
     """
 
     stream: StreamId
@@ -122,12 +124,12 @@ class Intervention(msgspec.Struct, frozen=True, gc=False):
     withdraw: tuple[int, ...] = ()
     known_inbox: int | None = None
     pause: Pause | None = None
-    sends: tuple[Delivery, ...] = ()
+    outbox: tuple[Delivery, ...] = ()
     unless: tuple[str, ...] = ()
 
 
 def check_admissions(new: NewStream) -> None:
-    """What every store refuses of a stream that comes whole: one input key for two inputs.
+    """Refuse a new stream that uses one input key for two inputs.
 
     Raises:
         Error: `input_key_conflict`.
@@ -137,7 +139,7 @@ def check_admissions(new: NewStream) -> None:
         if one.source_key in known:
             raise Error(
                 Code.INPUT_KEY_CONFLICT,
-                f"the key {one.source_key} is there twice; nothing was written",
+                f"input key {one.source_key} occurs twice; nothing was written",
                 stream=new.stream,
                 key=one.source_key,
             )
@@ -145,20 +147,20 @@ def check_admissions(new: NewStream) -> None:
 
 
 def record_unknown(stream: StreamId, seq: Seq) -> Error:
-    """The refusal of a change to a record that is not there."""
-    return Error(Code.RECORD_UNKNOWN, f"there is no record {seq}", stream=stream, seq=seq)
+    """Return the error for a change to a record that does not exist."""
+    return Error(Code.RECORD_UNKNOWN, f"unknown record {seq}", stream=stream, seq=seq)
 
 
 def stream_moved(stream: StreamId) -> Error:
-    """The refusal of a change that was decided on what is not true any more."""
-    return Error(Code.COMMIT_CONFLICT, "the session has moved on meanwhile; nothing was written", stream=stream)
+    """Return the error for a change that was decided on outdated data."""
+    return Error(Code.COMMIT_CONFLICT, "the session changed concurrently; nothing was written", stream=stream)
 
 
 def stream_exists(stream: StreamId) -> Error:
-    """The refusal of a second stream of one name."""
+    """Return the error for a second stream of the same name."""
     return Error(
         Code.SESSION_EXISTS,
-        "there is a session of this name already; nothing was written",
+        "a session of this name exists; nothing was written",
         hint="choose another name, or delete that session first",
         stream=stream,
     )

@@ -1,8 +1,8 @@
-"""The commit plan: everything one append changes, as a value, and the rules by which a store judges it.
+"""The commit plan: everything that one append changes, as a value, and the rules by which a store judges the plan.
 
-Laws: a plan is applied whole or not at all. A plan names (stream, fence, n): the same plan again returns the first
-receipt, another plan under that name is a conflict. A stale fence writes nothing. A record key belongs to the first
-record that takes it.
+Laws: a plan is applied whole or not at all. A plan is identified by (stream, fence, n): the same plan again returns the
+first receipt, another plan under that identity is a conflict. A stale fence writes nothing. A log key belongs to the
+first record that takes it.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from perdure.vocab.log_keys import PROCESS_END, key_of
 from perdure.vocab.promises import Ok, PromiseState, Resolution
 from perdure.vocab.records import FORMAT, Record, Row, SessionOpened, kind_of, write_readable
 
-__all__ = [  # blobs are said in one breath with plans
+__all__ = [  # `Blob` and `blob_of` are re-exported: plans carry blobs
     "MAX_COMMIT_BYTES",
     "MAX_COMMIT_ROWS",
     "AlreadyApplied",
     "Apply",
-    "Ask",
     "Blob",
     "ClearTimer",
     "Entry",
     "Judgement",
+    "OutboxResult",
+    "PersonRequest",
     "Plan",
     "Receipt",
     "Refuse",
-    "Sent",
     "SetTimer",
     "Snapshot",
     "StreamState",
@@ -68,10 +68,10 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
     @staticmethod
     def of(record: Record, *, at: int) -> Entry:
-        """Encode a record once, under the key it claims.
+        """Encode a record once, under its log key.
 
         Raises:
-            Error: `invalid_argument` for a record that could be written and never be read again.
+            Error: `invalid_argument` for a record that could be written but not read back.
         """
         try:
             kind, data = write_readable(record)
@@ -85,32 +85,32 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
 
 def first_entry(new: Delivery) -> Entry:
-    """The first record of the stream that a delivery opens."""
+    """Return the first record of the stream that a delivery opens."""
     if new.opening is None:
         return Entry.of(SessionOpened(agent=new.agent or ""), at=new.at)
     return Entry(new.opening.kind, new.opening.data, new.at)
 
 
 def ends(entries: Iterable[Entry]) -> bool:
-    """Whether one of these ends its stream: its tags that begin with `LIVE` go in the same transaction."""
+    """Return whether one of these ends its stream. The append then also removes the tags that begin with `LIVE`."""
     return bool([True for entry in entries if entry.key == PROCESS_END])
 
 
 class SetTimer(msgspec.Struct, frozen=True, gc=False):
-    """Make the stream claimable at a moment. Setting a timer that exists keeps its original moment."""
+    """Make the stream claimable at `due_at`. An existing timer of this name keeps its original due time."""
 
     name: str
     due_at: int
 
 
 class ClearTimer(msgspec.Struct, frozen=True, gc=False):
-    """Delete a timer: it fired, or is not needed any more."""
+    """Delete a timer that fired or is no longer needed."""
 
     name: str
 
 
-class Ask(msgspec.Struct, frozen=True, gc=False):
-    """A promise that people are asked to answer, made with the record that says what they are asked."""
+class PersonRequest(msgspec.Struct, frozen=True, gc=False):
+    """A promise for a person to resolve, created in the append of the record that contains the request."""
 
     promise: PromiseId
     kind: str
@@ -119,7 +119,7 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
 
 
 class Snapshot(msgspec.Struct, frozen=True, gc=False):
-    """A fold at a moment: droppable, and only for the code version that wrote it."""
+    """A fold up to `seq`: droppable, and readable only by the code version that wrote it."""
 
     seq: Seq
     code: str
@@ -127,32 +127,32 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
 
 
 class Prune(msgspec.Struct, frozen=True, gc=False):
-    """What an append takes out of its own stream, physically: records by their places, and the source keys of what was
-    admitted, so that these may be used again. The places stay empty. Whoever prunes must leave a log that folds to the
-    same."""
+    """Physical removals from the append's own stream: records by seq, and admitted source keys, which become free.
 
-    places: tuple[Seq, ...] = ()
+    The removed seqs stay unused. The remaining log must fold to the same state."""
+
+    seqs: tuple[Seq, ...] = ()
     source_keys: tuple[str, ...] = ()
 
 
 class Plan(msgspec.Struct, frozen=True, gc=False):
     """One owned append. `n` counts the appends of one fence from 1, without gaps.
 
-    `known_seq` is the last row its owner knows of, and `ahead` how many rows of earlier plans were on their way behind
-    it. `active`: somebody must go on with the stream, whatever becomes of this worker. `parked`: its turn goes on when
-    a wait ends, a timer is due or there is news; inputs alone only queue behind it.
+    `known_seq` is the last row that the owner has read. `ahead` counts the rows of earlier plans still in flight after
+    it. `active`: the stream has unfinished work, so another worker continues if this one dies. `parked`: the turn
+    continues when a wait ends, a timer is due or a wake arrives; inputs alone only queue behind it.
 
-    `sends` are put into the inboxes of other streams in the same transaction. What becomes of each is in the receipt
-    and never a reason to refuse the plan.
+    `outbox` is the outbox: deliveries to the inboxes of other streams, in the same transaction. The receipt contains
+    the result of each; a rejected one never refuses the plan.
 
-    `drops` are references to bytes that the stream gives up, so that bytes nobody else refers to are gone.
+    `drops` removes blob references of the stream; bytes without another reference are deleted.
 
-    `asks` makes promises for people. `uses` are answers that allow what this append records: each must be this
-    stream's, given, unused and not expired by the store's clock, and is used up by it. `unless` are log keys that
-    would forbid it, if somebody has taken one. `prunes` is what goes with it.
+    `asks` creates promises for people. `uses` names approvals that this append consumes. Each must belong to the
+    stream, be given, unused, and not expired by the store's clock. `unless` lists log keys; a taken one refuses the
+    plan. `prunes` removes rows in the same transaction.
 
-    `recovers`: what it records is what a worker that is gone has left, and that the same is begun again. That is no
-    progress: takeovers are counted on.
+    `recovers`: the append only settles work of a dead worker and starts it again. The takeover count is not reset,
+    because that is not progress.
     """
 
     stream: StreamId
@@ -163,7 +163,7 @@ class Plan(msgspec.Struct, frozen=True, gc=False):
     consume: tuple[int, ...] = ()
     timers: tuple[SetTimer | ClearTimer, ...] = ()
     waits: tuple[PromiseId, ...] = ()
-    sends: tuple[Delivery, ...] = ()
+    outbox: tuple[Delivery, ...] = ()
     blobs: tuple[Blob, ...] = ()
     drops: tuple[BlobHash, ...] = ()
     snapshot: Snapshot | None = None
@@ -172,7 +172,7 @@ class Plan(msgspec.Struct, frozen=True, gc=False):
     lease: Literal["keep", "release"] = "keep"
     active: bool = True
     parked: bool = False
-    asks: tuple[Ask, ...] = ()
+    person_requests: tuple[PersonRequest, ...] = ()
     uses: tuple[PromiseId, ...] = ()
     unless: tuple[str, ...] = ()
     recovers: bool = False
@@ -180,26 +180,25 @@ class Plan(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def concerns_people(self) -> bool:
-        """Whether it asks people or needs their leave: rare, and looked at with care."""
-        return bool(self.asks or self.uses or self.unless)
+        """True if the plan requests or consumes decisions of people, or depends on a free log key."""
+        return bool(self.person_requests or self.uses or self.unless)
 
     @property
     def is_rare(self) -> bool:
-        """Whether it needs what hardly any append does, so that no fast path has to know of it."""
+        """True if the plan uses a rare feature, so that no fast path has to support it."""
         return self.concerns_people or self.recovers or bool(self.drops) or self.prunes is not None
 
     @property
     def is_progress(self) -> bool:
-        """Whether it only carries on what stays with its worker: nobody else has anything to do because of it."""
-        return self.active and self.lease == "keep" and not (self.sends or self.asks)
+        """True if the plan only continues work of its own worker, so that no other worker has to be notified."""
+        return self.active and self.lease == "keep" and not (self.outbox or self.person_requests)
 
 
-class Sent(msgspec.Struct, frozen=True, gc=False):
-    """What became of one thing that a plan sent.
+class OutboxResult(msgspec.Struct, frozen=True, gc=False):
+    """The result of one outbox entry of a plan.
 
-    `accepted`: it is in the inbox. `duplicate`: it was admitted before. `conflict`: something else was, under that key.
-    `discarded`: nobody is there for it; `because` is the code (`session_unknown`, `session_agent_conflict`,
-    `blob_unknown`).
+    `accepted`: now in the inbox. `duplicate`: admitted before. `conflict`: the source key has other content.
+    `discarded`: not deliverable; `because` is the code (`session_unknown`, `session_agent_conflict`, `blob_unknown`).
     """
 
     verdict: Verdict
@@ -209,23 +208,23 @@ class Sent(msgspec.Struct, frozen=True, gc=False):
 Verdict: TypeAlias = Literal["accepted", "duplicate", "conflict", "discarded"]
 
 
-def sent_as(admission: Admission) -> Sent:
-    """The verdict on something that its stream has looked at."""
+def sent_as(admission: Admission) -> OutboxResult:
+    """Convert an admission into the result of an outbox entry."""
     match admission:
         case Admitted():
-            return Sent("accepted")
+            return OutboxResult("accepted")
         case Conflict():
-            return Sent("conflict")
+            return OutboxResult("conflict")
         case _:
-            return Sent("duplicate")
+            return OutboxResult("duplicate")
 
 
 class Receipt(msgspec.Struct, frozen=True, gc=False):
-    """Proof that a plan is durable, and what its owner could not know when it planned.
+    """Proof that a plan is durable, with the facts that its owner could not know when it planned.
 
-    `missed` are admitted records that others wrote since `known_seq`. `resolved` are waits that had already ended:
-    a plan with any of those did not park. `sent` has a verdict for each of its `sends`. `quiet` tells that it left the
-    stream with nothing to do: no turn under way, and no row in its inbox. A receipt that is repeated does not know.
+    `missed` contains admitted records written by others since `known_seq`. `resolved` contains waits that had already
+    ended; a plan with such a wait did not park. `sent` has one result per entry of `outbox`. `quiet` is True if the
+    stream has no open turn and an empty inbox after the append; a repeated receipt always has False.
     """
 
     stream: StreamId
@@ -236,12 +235,12 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
     missed: tuple[Row, ...] = ()
     resolved: tuple[tuple[PromiseId, Resolution], ...] = ()
     replayed: bool = False
-    sent: tuple[Sent, ...] = ()
+    sent: tuple[OutboxResult, ...] = ()
     quiet: bool = False
 
 
 class StreamState(msgspec.Struct, frozen=True, gc=False):
-    """What a store must know of a stream to judge a plan."""
+    """The columns of a stream row that `judge` needs."""
 
     owner: WorkerId | None
     fence: Fence
@@ -251,17 +250,17 @@ class StreamState(msgspec.Struct, frozen=True, gc=False):
 
 
 class Apply(msgspec.Struct, frozen=True, gc=False):
-    """Write it; its first record gets this seq."""
+    """The plan may be written; its first record gets `first_seq`."""
 
     first_seq: Seq
 
 
 class AlreadyApplied(msgspec.Struct, frozen=True, gc=False):
-    """It was written before, or its fence is stale: look up the rows of (stream, fence, n), and `recall`."""
+    """The plan was written before, or its fence is stale: read the rows of (stream, fence, n) and call `recall`."""
 
 
 class Refuse(msgspec.Struct, frozen=True):  # an error may be part of a cycle: leave it to the collector
-    """Write nothing."""
+    """The plan is refused; nothing is written."""
 
     error: Error
 
@@ -270,11 +269,11 @@ Judgement: TypeAlias = Apply | AlreadyApplied | Refuse
 
 
 def judge(plan: Plan, state: StreamState | None) -> Judgement:
-    """Whether a plan may be written, from the stream's row alone."""
+    """Decide from the stream's row alone whether a plan may be written."""
     if state is None or plan.fence > state.fence:
         return Refuse(lease_lost(plan.stream))
     if plan.fence < state.fence or plan.n <= state.n:
-        return AlreadyApplied()  # or never: the rows decide, see `recall`
+        return AlreadyApplied()  # or never applied: `recall` decides from the rows
     if state.owner != plan.worker:
         return Refuse(lease_lost(plan.stream))
     if plan.n != state.n + 1:
@@ -290,7 +289,7 @@ def judge(plan: Plan, state: StreamState | None) -> Judgement:
 
 
 def lease_lost(stream: StreamId) -> Error:
-    """The refusal of a stale fence."""
+    """Return the error for a stale fence."""
     return Error(
         Code.LEASE_LOST,
         "this worker no longer holds the stream; nothing was written",
@@ -300,19 +299,20 @@ def lease_lost(stream: StreamId) -> Error:
 
 
 def same_content(plan: Plan, rows: Sequence[Row]) -> bool:
-    """Whether the rows a store kept under (stream, fence, n) are what this plan says."""
+    """Return whether the rows stored under (stream, fence, n) equal the entries of this plan."""
     return [(r.kind, r.key, r.data) for r in rows] == [(e.kind, e.key, e.data) for e in plan.entries]
 
 
 def recall(plan: Plan, state: StreamState, rows: Sequence[Row], before: Seq) -> tuple[Seq, Seq]:
-    """First and last seq of a plan that was written before, from the rows a store kept under (stream, fence, n).
+    """Return the first and last seq of a plan that was written before, from the rows under (stream, fence, n).
 
-    A plan that released its stream, or was overtaken by another owner after it was written, is still written: a lost
-    reply is answered with the receipt, whoever holds the stream now. `before` is the last row that this fence wrote
-    before the plan; a plan without records stands behind it and behind what its owner knew.
+    A written plan stays valid after its stream is released or claimed by another worker, so a retry after a lost reply
+    gets the receipt. `before` is the last row that this fence wrote before the plan. A plan without records is placed
+    after `before` and after the owner's `known_seq`.
 
     Raises:
-        Error: `lease_lost` if a stale fence wrote nothing under this name, `commit_conflict` if it wrote other content.
+        Error: `lease_lost` if the fence is stale and wrote no rows under this number, `commit_conflict` if the content
+            differs.
     """
     stale = plan.fence != state.fence
     if stale and not rows:
@@ -326,7 +326,7 @@ def recall(plan: Plan, state: StreamState, rows: Sequence[Row], before: Seq) -> 
 
 
 def other_content(plan: Plan) -> Error:
-    """The refusal of another plan under a name that was used."""
+    """Return the error for another plan under a used (stream, fence, n)."""
     return Error(
         Code.COMMIT_CONFLICT,
         f"append {plan.n} was made before, with other content",
@@ -336,7 +336,7 @@ def other_content(plan: Plan) -> Error:
 
 
 def key_taken(stream: StreamId, key: str, by: str) -> Error:
-    """The refusal of a record whose key another record has."""
+    """Return the error for a record whose log key another record has."""
     return Error(
         Code.GATE_CLOSED,
         f"the log key {key} is taken by a {by} record; nothing was written",
@@ -347,45 +347,45 @@ def key_taken(stream: StreamId, key: str, by: str) -> Error:
 
 
 def inbox_gone(plan: Plan, inbox_id: int) -> Error:
-    """The refusal of a plan that consumes an inbox row which is not there."""
+    """Return the error for a plan that consumes an inbox row which does not exist."""
     return Error(
         Code.COMMIT_CONFLICT,
-        f"inbox row {inbox_id} does not wait for this stream; nothing was written",
-        because="it was consumed before, taken back by its sender, or belongs to another stream",
+        f"inbox row {inbox_id} is not queued for this stream; nothing was written",
+        because="the row was consumed before, withdrawn by its sender, or belongs to another stream",
         stream=plan.stream,
         inbox=inbox_id,
     )
 
 
 def check_use(plan: Plan, promise: PromiseId, state: PromiseState | None, now: int) -> None:
-    """Refuse a plan that relies on an answer which allows nothing (any more). `now` is on the store's clock.
+    """Refuse a plan that uses an approval which is missing, used or expired. `now` is on the store's clock.
 
     Raises:
         Error: `approval_stale`.
     """
     if state is None or state.stream != plan.stream:
-        raise _stale(plan, promise, "there is none, or it was revoked")
+        raise _stale(plan, promise, "the approval is unknown or was revoked")
     if not isinstance(state.resolution, Ok):
-        raise _stale(plan, promise, "nobody has given it")
+        raise _stale(plan, promise, "the approval was not given")
     if state.consumed_at is not None:
-        raise _stale(plan, promise, "it was used before")
+        raise _stale(plan, promise, "the approval was used before")
     if state.deadline_at is not None and state.deadline_at <= now:
-        raise _stale(plan, promise, "it has expired")
+        raise _stale(plan, promise, "the approval has expired")
 
 
 def _stale(plan: Plan, promise: PromiseId, because: str) -> Error:
     return Error(
         Code.APPROVAL_STALE,
-        "the approval does not hold; nothing was written",
+        "the approval is not valid; nothing was written",
         because=because,
-        hint="nothing was run; ask again",
+        hint="request the approval again; nothing was run",
         stream=plan.stream,
         promise=promise,
     )
 
 
 def check_budget(plan: Plan) -> int:
-    """Refuse a plan that is too large before any transaction opens; how many bytes its records and sends are.
+    """Refuse a plan that is too large, before a transaction opens; return the bytes of its records and sends.
 
     Raises:
         Error: `store_commit_byte_budget_exceeded` or `store_commit_row_budget_exceeded`.
@@ -393,7 +393,7 @@ def check_budget(plan: Plan) -> int:
     size = 0
     for entry in plan.entries:
         size += len(entry.data)
-    for new in plan.sends:
+    for new in plan.outbox:
         size += len(new.data)
     if size > MAX_COMMIT_BYTES:
         raise Error(
@@ -402,9 +402,9 @@ def check_budget(plan: Plan) -> int:
             because=f"the limit is {MAX_COMMIT_BYTES}",
             stream=plan.stream,
         )
-    rows = len(plan.entries) + len(plan.sends) + len(plan.timers) + len(plan.waits) + len(plan.asks)
+    rows = len(plan.entries) + len(plan.outbox) + len(plan.timers) + len(plan.waits) + len(plan.person_requests)
     if plan.prunes is not None:
-        rows += len(plan.prunes.places)
+        rows += len(plan.prunes.seqs)
     if rows > MAX_COMMIT_ROWS:
         raise Error(
             Code.STORE_COMMIT_ROW_BUDGET_EXCEEDED,

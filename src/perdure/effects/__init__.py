@@ -1,1 +1,1 @@
-"""The seam between the machine and the world: keys, the journal of what was asked and answered, controllers."""
+"""The effect seam: replay keys, the journal of effects and outcomes, and controllers."""

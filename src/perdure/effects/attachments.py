@@ -1,4 +1,4 @@
-"""Attachments become references before an effect is described: bytes never enter a journal row."""
+"""Conversion of attachments to references before an effect is described. Bytes never enter a journal row."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MEDIA_TYPES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """Something to show a model: bytes still in hand, or stored already."""
+    """An attachment for a model: inline bytes, or a reference to stored ones."""
 
     media_type: str = ""
     data: bytes = field(default=b"", repr=False)
@@ -39,15 +39,15 @@ class Attachment:
 
 
 class AttachmentStore(Protocol):
-    """Whoever keeps bytes."""
+    """A store of attachment bytes."""
 
     async def put(self, data: bytes, media_type: str) -> AttachmentRef:
-        """Store bytes and say under which reference."""
+        """Store bytes and return their reference."""
         ...
 
 
 async def normalise(attachments: Sequence[Attachment], store: AttachmentStore) -> tuple[AttachmentRef, ...]:
-    """References for all attachments, in their order; inline bytes are stored first.
+    """Return references for all attachments, in order; inline bytes are stored first.
 
     Raises:
         Error: `runtime_effect_attachment_missing_reference`, `runtime_effect_attachment_media_type` or
@@ -73,7 +73,7 @@ async def _reference(attachment: Attachment, store: AttachmentStore) -> Attachme
 
 
 def check_media_type(media_type: str) -> None:
-    """Refuse what no model reads.
+    """Raise if no model accepts the media type.
 
     Raises:
         Error: `runtime_effect_attachment_media_type`.
@@ -96,7 +96,7 @@ _BEGINNINGS = {
 
 
 def check_bytes(data: bytes, media_type: str) -> None:
-    """Refuse bytes that are not what their media type says: a provider would refuse them later, with the turn.
+    """Raise if the bytes contradict their media type. A provider would refuse them later, and the turn would fail.
 
     Raises:
         Error: `runtime_effect_attachment_media_type`.
@@ -109,7 +109,7 @@ def check_bytes(data: bytes, media_type: str) -> None:
         except UnicodeDecodeError as problem:
             raise _not_what_it_says(media_type, f"byte {problem.start} is not UTF-8") from None
     elif not data.startswith(beginnings) or (media_type == "image/webp" and data[8:12] != b"WEBP"):
-        raise _not_what_it_says(media_type, "they begin otherwise")
+        raise _not_what_it_says(media_type, "they lack the signature of that format")
 
 
 def _not_what_it_says(media_type: str, because: str) -> Error:
@@ -117,12 +117,12 @@ def _not_what_it_says(media_type: str, because: str) -> Error:
         Code.RUNTIME_EFFECT_ATTACHMENT_MEDIA_TYPE,
         f"the bytes are not {media_type}",
         because=because,
-        hint="give the media type that the bytes have",
+        hint="pass the media type of the bytes",
     )
 
 
 def check_attachment_name(name: object) -> str:
-    """What an attachment can be called: anything on one line that is not too long.
+    """Return the name of an attachment if it is valid: one line, at most 255 bytes.
 
     Raises:
         Error: `invalid_argument` or `invalid_text`.
@@ -133,14 +133,14 @@ def check_attachment_name(name: object) -> str:
     if len(name.encode()) > MAX_NAME_BYTES or any(ord(c) < 32 or 127 <= ord(c) < 160 for c in name):
         raise Error(
             Code.INVALID_ARGUMENT,
-            "the name of an attachment cannot be used",
-            because=f"it is longer than {MAX_NAME_BYTES} bytes, or has a control character in it",
+            "invalid attachment name",
+            because=f"the name is longer than {MAX_NAME_BYTES} bytes, or contains a control character",
         )
     return name
 
 
 def no_bytes() -> Error:
-    """The refusal of an attachment that is nothing."""
+    """Return the error for an attachment without reference and bytes."""
     return Error(
         Code.RUNTIME_EFFECT_ATTACHMENT_MISSING_REFERENCE, "an attachment has neither a reference nor any bytes"
     )

@@ -1,9 +1,9 @@
-"""Controllers: the one place that knows replay from run.
+"""Controllers: they decide between replaying an effect and performing it.
 
-An effect passes three moments. *Begin* looks into the journal and submits the intent where the class wants one.
-*Dispatch* waits for exactly what must be durable first, checks the lease, and calls the world. *Settle* submits the
-outcome. `execute` is the three in a row; the turn loop calls them apart, so that an outcome and the intents it leads
-to become one append.
+An effect has three stages. *Begin* queries the journal and submits the intent if the effect class needs one. *Dispatch*
+waits until the required records are durable, checks the lease, and calls the external system. *Settle* submits the
+outcome. `execute` runs all three. The turn loop calls them separately, so that an outcome and the intents that follow
+from it share one append.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ DurabilityTier = Literal["inline", "durable"]
 
 
 class NotDispatched(Exception):
-    """Raised by a local executor that found the lease lapsed at the last moment. The world has noticed nothing."""
+    """Raised by a local executor whose lease lapsed just before dispatch. No external system was called."""
 
 
 class Local(msgspec.Struct, frozen=True):
-    """The local way to perform one kind of effect."""
+    """The local executor of one kind of effect."""
 
     kind: EffectKind
     run: Callable[[Envelope], Awaitable[Outcome]]
 
 
-class Care(msgspec.Struct, frozen=True):
-    """How carefully an effect is treated: its class, and what its intent records besides.
+class DispatchPolicy(msgspec.Struct, frozen=True):
+    """The dispatch policy of an effect: its class, and what its intent records.
 
-    `keep_command` is for commands that cannot be derived from the records before them; it lets a mismatch say what
-    exactly differs. `leave`: somebody had to allow it, so its start, which uses that up, is durable before dispatch.
-    `asks` is what it buys at least, if its end is never recorded.
+    `keep_command` is for commands that cannot be derived from earlier records; a mismatch can then list the
+    differences. `leave`: the effect needs approval; its start consumes the approval and is durable before dispatch.
+    `asks` is the usage charged at least if the end is never recorded.
     """
 
     effect: EffectClass = "once"
@@ -52,63 +52,63 @@ class Care(msgspec.Struct, frozen=True):
     due_at: int | None = None
     record_start: bool = False
     keep_command: bool = True
-    leave: bool = False
-    asks: DirectUsage | None = None
+    needs_approval: bool = False
+    estimated_usage: DirectUsage | None = None
 
     @property
     def has_intent(self) -> bool:
-        """Whether a start record is written: always for what must not run twice, for others where it informs."""
-        return self.record_start or self.leave or self.effect in ("once", "resumable")
+        """True if a start record is written: always for effects that must not run twice, for others on request."""
+        return self.record_start or self.needs_approval or self.effect in ("once", "resumable")
 
     @property
     def waits(self) -> bool:
-        """Whether what came before must be durable before dispatch, and the lease certain."""
-        return self.leave or self.effect != "pure"
+        """True if dispatch waits until the earlier records are durable and the lease is certain."""
+        return self.needs_approval or self.effect != "pure"
 
 
-def asking_care(asks: DirectUsage) -> Care:
-    """The care of a model call outside the conversation: it may be asked again, and nothing of it is free."""
-    return Care(effect="pure", record_start=True, keep_command=False, asks=asks)
+def asking_policy(estimate: DirectUsage) -> DispatchPolicy:
+    """Return the policy of a model call outside the conversation: it may be repeated, and each attempt is charged."""
+    return DispatchPolicy(effect="pure", record_start=True, keep_command=False, estimated_usage=estimate)
 
 
 class Controller(Protocol):
-    """Whoever performs effects: in memory, on a store, or on an engine of somebody else."""
+    """A performer of effects: in memory, on a store, or on an external engine."""
 
     @property
     def supports_durable_effects(self) -> bool:
-        """Whether a step executed here survives a crash."""
+        """True if a step executed here survives a crash."""
         ...
 
     @property
     def nests(self) -> bool:
-        """Whether an effect may be executed inside another one."""
+        """True if an effect may be executed inside another one."""
         ...
 
     @property
     def durability_tier(self) -> DurabilityTier:
-        """How much survives: nothing, or everything that was recorded."""
+        """The durability of outcomes: `inline` (none) or `durable` (all that were recorded)."""
         ...
 
-    async def execute(self, envelope: Envelope, local: Local | None, care: Care = ...) -> Outcome:
-        """Answer an effect: from the record if it was ever answered, else from the world."""
+    async def execute(self, envelope: Envelope, local: Local | None, policy: DispatchPolicy = ...) -> Outcome:
+        """Return the recorded outcome of an effect, or perform it."""
         ...
 
 
-class Ledger(Protocol):
-    """Where a journaled controller writes: the owned stream."""
+class EffectLog(Protocol):
+    """The log to which a journaled controller writes: the owned stream."""
 
     worker: WorkerId
 
-    def submit(self, *records: Record, sends: tuple[Delivery, ...] = ()) -> None:
-        """Put facts into the stream, in order, now; durable later, together with what they send to other streams."""
+    def submit(self, *records: Record, outbox: tuple[Delivery, ...] = ()) -> None:
+        """Append records in order; they become durable later, together with their outgoing messages."""
         ...
 
     def durable(self) -> Awaitable[None]:
-        """Wait until everything submitted so far is durable."""
+        """Wait until all submitted records are durable."""
         ...
 
     def lease_live(self) -> bool:
-        """Whether this worker's lease has certainly not lapsed. Never waits."""
+        """Return True if this worker's lease has certainly not lapsed. Never waits."""
         ...
 
     async def reassert(self) -> None:
@@ -117,53 +117,53 @@ class Ledger(Protocol):
 
 
 class InlineController:
-    """Runs effects and records nothing: for tests and for work that may be forgotten."""
+    """A controller that records nothing, for tests and work that may be lost."""
 
     supports_durable_effects = False
     nests = True
     durability_tier: DurabilityTier = "inline"
 
-    async def execute(self, envelope: Envelope, local: Local | None, care: Care | None = None) -> Outcome:
-        """Run the effect. Twice is twice."""
+    async def execute(self, envelope: Envelope, local: Local | None, policy: DispatchPolicy | None = None) -> Outcome:
+        """Run the effect. A repeated call runs it again."""
         return _fitting(envelope, await _asked(envelope, local))
 
 
 class Begun(msgspec.Struct, frozen=True):
-    """An effect that may be dispatched once the right things are durable."""
+    """An effect that may be dispatched once the required records are durable."""
 
     envelope: Envelope
     fingerprint: str
-    care: Care
+    policy: DispatchPolicy
 
 
 class JournaledController:
-    """Answers effects once: the journal decides, the ledger remembers."""
+    """A controller that answers each effect once: the journal decides, the log stores."""
 
     supports_durable_effects = True
     nests = True
     durability_tier: DurabilityTier = "durable"
 
-    def __init__(self, journal: EffectJournal, ledger: Ledger) -> None:
+    def __init__(self, journal: EffectJournal, ledger: EffectLog) -> None:
         self.journal = journal
         self.ledger = ledger
 
     def record(self, *records: Record) -> None:
-        """Submit facts, and fold those that are about effects."""
+        """Submit records, and fold those about effects into the journal."""
         self.ledger.submit(*records)
         for record in records:
             self.journal.fold(record)
 
-    def begin(self, envelope: Envelope, care: Care) -> Begun | Outcome:
-        """Look the effect up and submit its intent; an outcome if it was settled before.
+    def begin(self, envelope: Envelope, policy: DispatchPolicy) -> Begun | Outcome:
+        """Return the recorded outcome of an effect, or submit its intent.
 
         Raises:
             Error: `replay_mismatch`; `runtime_effect_in_doubt` for an unsettled `once` effect of an earlier run.
         """
         fingerprint = envelope.fingerprint()
         match self.journal.claim(envelope, fingerprint):
-            case Claimed():  # as almost always
-                if care.has_intent:
-                    self.record(_started(envelope, fingerprint, care, self.ledger.worker))
+            case Claimed():  # the usual case
+                if policy.has_intent:
+                    self.record(_started(envelope, fingerprint, policy, self.ledger.worker))
             case DeterminismViolation() as violation:
                 raise violation.error(envelope)
             case AlreadySettled(outcome):
@@ -172,16 +172,21 @@ class JournaledController:
                 raise Error(
                     Code.RUNTIME_EFFECT_IN_DOUBT,
                     f"effect {envelope.id} was dispatched before and its outcome is unknown",
-                    because="the worker that ran it is gone",
+                    because="the worker that dispatched it is gone",
                     hint="settle the doubt first: by a probe, by a person, or by telling the model",
                 )
             case AlreadyRunning(started):
-                care = Care(effect=care.effect, due_at=started.due_at, record_start=care.record_start, leave=care.leave)
-        return Begun(envelope, fingerprint, care)
+                policy = DispatchPolicy(
+                    effect=policy.effect,
+                    due_at=started.due_at,
+                    record_start=policy.record_start,
+                    needs_approval=policy.needs_approval,
+                )
+        return Begun(envelope, fingerprint, policy)
 
     async def dispatch(self, begun: Begun, local: Local | None) -> Outcome:
-        """Call the world, once what must be durable is durable and the lease certainly holds."""
-        waits = begun.care.waits
+        """Call the external system once the required records are durable and the lease is certain."""
+        waits = begun.policy.waits
         if waits:
             await self.ledger.durable()
         while True:
@@ -190,7 +195,7 @@ class JournaledController:
                     await self.ledger.reassert()
             try:
                 return _fitting(begun.envelope, await _asked(begun.envelope, local))
-            except NotDispatched:  # the lease lapsed while the call waited for its turn to start
+            except NotDispatched:  # the lease lapsed while the call was queued
                 await self.ledger.reassert()
 
     def settle(self, begun: Begun, outcome: Outcome) -> EffectSettled:
@@ -201,9 +206,9 @@ class JournaledController:
         self.record(settled)
         return settled
 
-    async def execute(self, envelope: Envelope, local: Local | None, care: Care | None = None) -> Outcome:
-        """Begin, dispatch, settle. Returns before the outcome is durable: what comes next will wait for it."""
-        begun = self.begin(envelope, care or Care())
+    async def execute(self, envelope: Envelope, local: Local | None, policy: DispatchPolicy | None = None) -> Outcome:
+        """Begin, dispatch and settle an effect. Return before the outcome is durable; later dispatches wait for it."""
+        begun = self.begin(envelope, policy or DispatchPolicy())
         if not isinstance(begun, Begun):
             return begun
         outcome = await self.dispatch(begun, local)
@@ -211,46 +216,50 @@ class JournaledController:
         return outcome
 
     def doubt_unsettled_steps(self, doubt: InDoubt, *, body: str = "") -> None:
-        """Nobody waits any more for the `once` steps (of one body and those inside it, if it is named) that were
-        dispatched and not settled: their outcome is unknown."""
+        """Settle as in doubt all `once` steps that were dispatched and have no outcome.
+
+        With `body`, only the steps of that body and of those inside it.
+        """
         for started in self.journal.unsettled():
             step = started.effect == "once" and started.kind is EffectKind.DURABLE_STEP
             if step and is_within(started.id, body):
                 self.record(EffectSettled(id=started.id, outcome=DurableStepOutcome(in_doubt=doubt)))
 
     def end_inner_bodies(self, *, body: str = "") -> None:
-        """Nobody enters the bodies again that steps (of one body, if it is named) had begun to run: each ends as what
-        is known of its own steps, which have their outcomes by now."""
+        """Settle steps whose own bodies will not be entered again, each by the recorded outcomes of its inner steps.
+
+        With `body`, only the steps within that body.
+        """
         for started in self.journal.unfinished_inner_bodies():
             if is_within(started.id, body):
                 self.record(EffectSettled(id=started.id, outcome=self.journal.cut_short(started)))
 
 
-def _started(envelope: Envelope, fingerprint: str, care: Care, worker: WorkerId) -> EffectStarted:
+def _started(envelope: Envelope, fingerprint: str, policy: DispatchPolicy, worker: WorkerId) -> EffectStarted:
     return EffectStarted(
         id=EffectId(envelope.id),
         kind=envelope.kind,
         fingerprint=brief(fingerprint),
-        command=envelope.command if care.keep_command else None,
-        effect=care.effect,
-        doubt=care.doubt,
-        worker=worker if care.effect in ("once", "resumable") else WorkerId(""),
-        deadline_at=care.deadline_at,
-        due_at=care.due_at,
-        asks=care.asks,
+        command=envelope.command if policy.keep_command else None,
+        effect=policy.effect,
+        doubt=policy.doubt,
+        worker=worker if policy.effect in ("once", "resumable") else WorkerId(""),
+        deadline_at=policy.deadline_at,
+        due_at=policy.due_at,
+        estimated_usage=policy.estimated_usage,
     )
 
 
 def _asked(envelope: Envelope, local: Local | None) -> Awaitable[Outcome]:
-    """The world's answer, to be awaited by whoever asks: a coroutine around it would be one more to wake."""
+    """Return the awaitable of the local executor. The caller awaits it directly, which saves a coroutine."""
     if local is None:
         raise Error(
-            Code.RUNTIME_EFFECT_LOCAL_EXECUTOR_UNAVAILABLE, f"nobody here can perform a {envelope.kind.value} effect"
+            Code.RUNTIME_EFFECT_LOCAL_EXECUTOR_UNAVAILABLE, f"no executor for effect kind {envelope.kind.value}"
         )
     if local.kind is not envelope.kind:
         raise Error(
             Code.RUNTIME_EFFECT_LOCAL_EXECUTOR_MISMATCH,
-            f"a {local.kind.value} executor was given a {envelope.kind.value} effect",
+            f"the executor for {local.kind.value} cannot perform effect kind {envelope.kind.value}",
         )
     return local.run(envelope)
 
@@ -259,7 +268,7 @@ def _fitting(envelope: Envelope, outcome: Outcome) -> Outcome:
     if outcome.kind is not envelope.kind:
         raise Error(
             Code.RUNTIME_EFFECT_WRONG_OUTCOME,
-            f"a {envelope.kind.value} effect was answered with the outcome of {outcome.kind.value}",
+            f"effect kind {envelope.kind.value} was answered with an outcome of {outcome.kind.value}",
             expected=envelope.kind.value,
             actual=outcome.kind.value,
         )

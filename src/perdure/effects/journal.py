@@ -1,7 +1,7 @@
-"""What was asked and what was answered, by effect id: the fold that decides whether anything may run at all.
+"""The effect journal: started and settled effects by id, which decide whether an effect may run.
 
-Laws: a settled effect is answered from here and never performed again; another fingerprint under the same id is a
-mismatch, noticed before anything else; a `once` effect that was started and not settled is not free to run.
+Laws: a settled effect is answered from the journal and never performed again. Another fingerprint under the same id is
+a mismatch, reported before anything else. A `once` effect that was started and not settled may not run.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from perdure.vocab.refs import PartRef, first_time, inner_body, is_part, is_with
 
 
 class Claimed(msgspec.Struct, frozen=True, gc=False):
-    """Nothing stands in the way: run it."""
+    """The effect may run."""
 
 
 class AlreadySettled(msgspec.Struct, frozen=True, gc=False):
-    """It was answered: this is the answer."""
+    """The effect has an outcome."""
 
     outcome: Outcome
 
 
 class AlreadyRunning(msgspec.Struct, frozen=True, gc=False):
-    """It was started and has no outcome yet."""
+    """The effect was started and has no outcome yet."""
 
     started: EffectStarted
 
 
 @dataclass(frozen=True, slots=True)
 class DeterminismViolation:
-    """Something else was asked under this id before."""
+    """The effect id was used before with a different command."""
 
     stored_fingerprint: str
     current_fingerprint: str
@@ -55,15 +55,15 @@ class DeterminismViolation:
     count: int = 0
 
     def error(self, envelope: Envelope) -> Error:
-        """The loud form."""
-        shown = "; ".join(self.paths) or "the recorded command was not kept"
+        """Return the `replay_mismatch` error for this violation."""
+        shown = "; ".join(self.paths) or "the recorded command was not stored"
         return Error(
             Code.REPLAY_MISMATCH,
-            f"effect {envelope.id} asks for something else than it did before",
+            f"effect {envelope.id} differs from its recorded command",
             because=f"{self.count or 'some'} differing JSON paths: {shown}",
-            hint="what is passed to a recorded effect must be equal every time; give changed work a new name",
+            hint="pass equal input to a recorded effect every time; give changed work a new name",
             effect=envelope.id,
-            paths=", ".join(path.partition(": ")[0] for path in self.paths) or "places that were not kept",
+            paths=", ".join(path.partition(": ")[0] for path in self.paths) or "unknown, not stored",
             stored=self.stored_fingerprint,
             current=self.current_fingerprint,
         )
@@ -81,7 +81,7 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """The effect was dispatched and its outcome is not known."""
+    """The effect was dispatched and its outcome is unknown."""
 
     doubt: InDoubt
 
@@ -105,7 +105,7 @@ class EffectJournal:
         self._jobs: dict[EffectId, Json] = {}
 
     def fold(self, record: Record) -> None:
-        """Take notice of one more record."""
+        """Fold one record."""
         if isinstance(record, EffectStarted):
             self._started[record.id] = record
         elif isinstance(record, EffectSettled):
@@ -114,18 +114,18 @@ class EffectJournal:
             self._jobs[record.id] = record.job
 
     def unfold(self, record: Record) -> None:
-        """A record was withdrawn before it was written: as if it had never been."""
+        """Undo the fold of a record that was withdrawn before it was written."""
         if isinstance(record, EffectStarted):
             self._started.pop(record.id, None)
         elif isinstance(record, EffectSettled):
             self._settled.pop(record.id, None)
 
     def claim(self, envelope: Envelope, fingerprint: str) -> ClaimResult:
-        """May this effect run? The fingerprint is compared before anything else; the record keeps its beginning."""
+        """Decide whether an effect may run. The fingerprint is compared first; the record stores its prefix."""
         effect = EffectId(envelope.id)
         started, settled = self._started.get(effect), self._settled.get(effect)
         if started is None and settled is None:
-            return Claimed()  # as almost always: there is nothing to compare with
+            return Claimed()  # the usual case: nothing to compare
         stored = (settled and settled.fingerprint) or (started and started.fingerprint) or ""
         if not fingerprint.startswith(stored):
             return _violation(envelope, fingerprint, stored, started.command if started else None)
@@ -134,7 +134,7 @@ class EffectJournal:
         return AlreadyRunning(started) if started else Claimed()
 
     def status(self, effect: EffectId) -> EffectStatus | None:
-        """What became of an effect; None if it was never started."""
+        """Return the status of an effect, or None if it was never started."""
         if settled := self._settled.get(effect):
             doubt = _doubt_of(settled.outcome)
             return Interrupted(doubt) if doubt else Settled(settled.outcome)
@@ -142,28 +142,28 @@ class EffectJournal:
         return Running(started) if started else None
 
     def started(self, effect: EffectId) -> EffectStarted | None:
-        """The record of an effect's start."""
+        """Return the start record of an effect, or None."""
         return self._started.get(effect)
 
     def outcome(self, effect: EffectId) -> Outcome | None:
-        """The outcome of an effect, if it has one."""
+        """Return the outcome of an effect, or None."""
         settled = self._settled.get(effect)
         return settled.outcome if settled else None
 
     def job(self, effect: EffectId) -> Json:
-        """What a provider works on by itself for an effect, if it said so."""
+        """Return the provider's background job of an effect, or None."""
         return self._jobs.get(effect)
 
     def ids(self) -> tuple[EffectId, ...]:
-        """All effects that were started or settled."""
+        """Return all effects that were started or settled."""
         return tuple({**self._started, **self._settled})
 
     def doubtful(self) -> tuple[EffectId, ...]:
-        """What was dispatched and ended in doubt."""
+        """Return the effects that were dispatched and ended in doubt."""
         return tuple(id for id, settled in self._settled.items() if _doubt_of(settled.outcome))
 
     def steps(self, body: str) -> dict[str, bool]:
-        """The steps of a body that have an outcome, by name, and whether it is known."""
+        """Return the settled steps of a body by name, each with True if its outcome is known."""
         begins = part_id(body, "step", "")
         return {
             effect.removeprefix(begins): _doubt_of(settled.outcome) is None
@@ -172,7 +172,7 @@ class EffectJournal:
         }
 
     def tool_of(self, step: EffectId) -> str | None:
-        """The tool that a step calls, if it was begun and calls one."""
+        """Return the tool that a started step calls, or None."""
         started = self._started.get(step)
         match started.command if started else None:
             case DurableStep(input={"tool": str(tool)}):
@@ -181,22 +181,22 @@ class EffectJournal:
                 return None
 
     def tool_around(self, part: EffectId) -> str | None:
-        """The tool whose body inside another one a part belongs to; None for parts of other bodies."""
+        """Return the tool whose inner body contains a part, or None for parts of other bodies."""
         inside = PartRef.parse(part).inside if is_part(part) else ""
         return self.tool_of(part_id(outer_body(part), "step", inside)) if inside else None
 
     def unsettled(self) -> tuple[EffectStarted, ...]:
-        """What was started and has no outcome."""
+        """Return the effects that were started and have no outcome."""
         return tuple(s for s in self._started.values() if s.id not in self._settled)
 
     def unfinished_inner_bodies(self) -> tuple[EffectStarted, ...]:
-        """The steps that run bodies of their own, and have no outcome."""
+        """Return the steps with bodies of their own that have no outcome."""
         return tuple(
             one for one in self.unsettled() if one.effect == "resumable" and one.kind is EffectKind.DURABLE_STEP
         )
 
     def cut_short(self, step: EffectStarted) -> DurableStepOutcome:
-        """How a step ended whose body was stopped before its end."""
+        """Return the outcome of a step whose body was stopped before its end."""
         ref = PartRef.parse(step.id)
         body = inner_body(step.id.partition("/")[0], first_time(ref.name))
         for id in self.doubtful():
@@ -208,7 +208,7 @@ class EffectJournal:
 
 
 def journal_of(records: Iterable[Record]) -> EffectJournal:
-    """The fold of records."""
+    """Fold records into a journal."""
     journal = EffectJournal()
     for record in records:
         journal.fold(record)

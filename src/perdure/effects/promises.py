@@ -1,7 +1,7 @@
-"""Keys of promises: bearer capabilities. Whoever has one may answer, and nobody can make one up.
+"""Keys of promises: signed bearer capabilities that cannot be forged.
 
-Laws: the same scope and wait give the same key; a key that was changed in any part is not a key; signatures are
-compared in constant time and never written to a log.
+Laws: the same scope and wait give the same key. A key changed in any part is invalid. Signatures are compared in
+constant time and never logged.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from perdure.codec import canonical, digest
 from perdure.errors import Error
 from perdure.ids import PromiseId, SessionId, StreamId, Tenant, TurnId, join, process_stream, session_stream, split
-from perdure.vocab.promises import AwaitEventKey, WaitIdentity, unknown_key
+from perdure.vocab.promises import EventKey, WaitIdentity, unknown_key
 
 SECRET = "promises"
-"""The name under which a store keeps the secret that keys are signed with."""
+"""The name under which a store keeps the signing secret of keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnScope:
-    """Where the promises of one turn live."""
+    """The scope of one turn's promises."""
 
     tenant: Tenant
     session: SessionId
@@ -39,10 +39,10 @@ class TurnScope:
 
     @staticmethod
     def parse(scope: str) -> TurnScope:
-        """The inverse of `id`.
+        """Parse the id of a turn scope.
 
         Raises:
-            Error: `await_event_unknown_or_revoked` for what is not the scope of a turn.
+            Error: `event_key_invalid` for anything else.
         """
         match split(scope):
             case [tenant, session, turn]:
@@ -53,14 +53,14 @@ class TurnScope:
 
 @dataclass(frozen=True, slots=True)
 class ProcessScope:
-    """Where the promises of one process live."""
+    """The scope of one process's promises."""
 
     tenant: Tenant
     process: str
 
     @property
     def id(self) -> str:
-        """The scope as text; no turn has one of four parts."""
+        """The scope as text. It has four parts, and that of a turn has three."""
         return join(self.tenant, "", "process", self.process)
 
     @property
@@ -70,10 +70,10 @@ class ProcessScope:
 
 
 def scope_of(scope: str) -> TurnScope | ProcessScope:
-    """Whose scope it is.
+    """Parse the id of a scope.
 
     Raises:
-        Error: `await_event_unknown_or_revoked` for what is nobody's.
+        Error: `event_key_invalid` for anything else.
     """
     match split(scope):
         case [tenant, "", "process", process]:
@@ -83,41 +83,41 @@ def scope_of(scope: str) -> TurnScope | ProcessScope:
 
 
 def promise_id(scope: str, wait: WaitIdentity) -> PromiseId:
-    """The promise that a wait in a scope is about."""
+    """Return the id of the promise for a wait in a scope."""
     return PromiseId(digest((scope, wait)))
 
 
 def revocation_id(scope: str) -> PromiseId:
-    """The promise that is answered once the keys of a scope were revoked. No wait has this id."""
+    """Return the id of the promise that is resolved when the keys of a scope are revoked. No wait has this id."""
     return PromiseId(digest((scope, "revoked")))
 
 
-def unsigned_key(scope: str, wait: WaitIdentity) -> AwaitEventKey:
-    """A key as logs may show it."""
-    return AwaitEventKey(scope=scope, wait=wait, key_id=promise_id(scope, wait))
+def unsigned_key(scope: str, wait: WaitIdentity) -> EventKey:
+    """Return a key without signature, safe to log."""
+    return EventKey(scope=scope, wait=wait, key_id=promise_id(scope, wait))
 
 
-def signed_key(secret: bytes, scope: str, wait: WaitIdentity) -> AwaitEventKey:
-    """A key as it is given to whoever shall answer."""
+def signed_key(secret: bytes, scope: str, wait: WaitIdentity) -> EventKey:
+    """Return a key with signature, for the resolver."""
     key = unsigned_key(scope, wait)
-    return AwaitEventKey(scope=scope, wait=wait, key_id=key.key_id, signature=_signature(secret, key))
+    return EventKey(scope=scope, wait=wait, key_id=key.key_id, signature=_signature(secret, key))
 
 
-def check_key(secret: bytes, key: AwaitEventKey) -> None:
-    """Refuse a key that this store has not signed.
+def check_key(secret: bytes, key: EventKey) -> None:
+    """Raise if this store did not sign the key.
 
     Raises:
-        Error: `await_event_unknown_or_revoked`, whatever is wrong with it.
+        Error: `event_key_invalid`, for any defect.
     """
     try:
         expected = signed_key(secret, key.scope, key.wait)
         given = key.signature.encode("utf-8", "replace")
-    except (Error, TypeError, ValueError, AttributeError):  # no key of ours could be written like that
+    except (Error, TypeError, ValueError, AttributeError):  # a malformed key cannot be signed
         raise unknown_key() from None
     ours = hmac.compare_digest(expected.signature.encode(), given)
     if not (ours and expected.key_id == key.key_id):
         raise unknown_key()
 
 
-def _signature(secret: bytes, key: AwaitEventKey) -> str:
+def _signature(secret: bytes, key: EventKey) -> str:
     return hmac.new(secret, canonical((key.scope, key.wait, key.key_id)), hashlib.sha256).hexdigest()

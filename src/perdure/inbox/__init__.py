@@ -1,1 +1,1 @@
-"""What may enter a stream, and the one rule of entering it: the same thing twice is one thing."""
+"""Inbox items and their admission: the same item twice is admitted once."""

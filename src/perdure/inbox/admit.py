@@ -1,4 +1,4 @@
-"""Admission: the same key with the same content is one thing, with other content a conflict."""
+"""Admission: the same key with the same content is a duplicate, with other content a conflict."""
 
 from __future__ import annotations
 
@@ -18,21 +18,20 @@ NOBODY = InputId("")
 
 
 class Opening(msgspec.Struct, frozen=True, gc=False):
-    """The first record of a stream that a delivery opens, as it is stored."""
+    """The first record of a stream that a delivery opens, as stored."""
 
     kind: str
     data: bytes
 
 
 class Delivery(msgspec.Struct, frozen=True, gc=False):
-    """One thing to put into one stream's inbox.
+    """One item for one stream's inbox.
 
-    `agent` opens the stream if it does not exist yet, at the place that `queue` and `priority` say (None: that of its
-    agent), with `opening` as its first record (None: that a session was opened), to be found by `tags`; without it
-    the stream must exist. With `once` it opens none whose name a deleted stream had, and with `fresh` it goes into none
-    that exists: both are conflicts. `blobs` are stored and referred to in the same transaction; `refers` names bytes
-    that the tenant has stored already. `sealed` is the item as it is stored when it is not stored in the clear.
-    """
+    `agent` creates a missing stream; without it the stream must exist. The new stream gets `queue`, `priority` (None:
+    those of its agent), `tags`, and `opening` as its first record (None: session opened). `once` refuses a stream id
+    that a deleted stream had, and `fresh` refuses an existing stream: both are conflicts. `blobs` are stored and
+    referenced in the same transaction; `refers` names bytes that the tenant has stored already. `encrypted` is the item
+    as stored when it is encrypted."""
 
     stream: StreamId
     source_key: str
@@ -42,7 +41,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
     agent: str | None = None
     blobs: tuple[Blob, ...] = ()
     refers: tuple[BlobHash, ...] = ()
-    sealed: bytes | None = None
+    encrypted: bytes | None = None
     queue: str | None = None
     priority: int | None = None
     opening: Opening | None = None
@@ -52,13 +51,16 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def data(self) -> bytes:
-        """The item as it is stored."""
-        return write(self.item) if self.sealed is None else self.sealed
+        """The item as stored."""
+        return write(self.item) if self.encrypted is None else self.encrypted
 
 
 class Admitted(msgspec.Struct, frozen=True, gc=False):
-    """New. `fence` is set when the sender was given the stream in the same transaction; `opened` tells that the stream
-    was opened by this, and has nothing else in it."""
+    """The item is new.
+
+    `fence` is set if the sender claimed the stream in the same transaction. `opened`: the stream was created by this
+    and contains nothing else.
+    """
 
     inbox_id: int
     fence: Fence | None = None
@@ -66,14 +68,14 @@ class Admitted(msgspec.Struct, frozen=True, gc=False):
 
 
 class Duplicate(msgspec.Struct, frozen=True, gc=False):
-    """Admitted before, with the same content: here is the first one's turn."""
+    """The item was admitted before with the same content; carries the ids of the first one."""
 
     turn: TurnId
     input: InputId
 
 
 class Conflict(msgspec.Struct, frozen=True, gc=False):
-    """The key was used before for something else."""
+    """The key was used before for other content."""
 
     source_key: str
 
@@ -82,12 +84,12 @@ Admission: TypeAlias = Admitted | Duplicate | Conflict
 
 
 def content_of(item: Item) -> str:
-    """What makes two deliveries under one key the same: everything except the ids minted for this try."""
+    """Return the digest that makes two deliveries under one key the same: all fields except the ids minted per try."""
     return brief(digest(_content(item)))
 
 
 def content_admitted(record: InputAdmitted) -> str:
-    """The same of an input that is in the log, whether or not what it said was taken out since."""
+    """Return the same digest for an input in the log, redacted or not."""
     if record.redacted:
         return record.content
     item = Input(
@@ -103,7 +105,7 @@ def content_admitted(record: InputAdmitted) -> str:
 
 
 def admitted(item: Input, turn: TurnId) -> InputAdmitted:
-    """The record of an input that a turn has taken: the one it asked for, or another that it joins."""
+    """Return the record of an input taken by a turn: the turn it asked for, or one that it joins."""
     return InputAdmitted(
         input=item.input,
         turn=turn,
@@ -119,7 +121,7 @@ def admitted(item: Input, turn: TurnId) -> InputAdmitted:
 
 
 def withdrawn(item: Input, *, origin: str, reason: str = "", by: Input | None = None) -> InputCancelled:
-    """The record of an input that no turn has taken, and none will: `by` took its place."""
+    """Return the record of an input that was withdrawn before a turn took it; `by` replaced it."""
     return InputCancelled(
         input=item.input,
         turn=item.turn,
@@ -156,7 +158,7 @@ def delivery(stream: StreamId, source_key: str, item: Item, *, at: int, agent: s
 
 
 def decide(known: tuple[str, TurnId, InputId] | None, new: Delivery) -> Duplicate | Conflict | None:
-    """Judge a delivery against what its key admitted before; None means it is new."""
+    """Compare a delivery with the earlier admission under its key. None means it is new."""
     if known is None:
         return None
     content, turn, input_id = known
@@ -164,11 +166,11 @@ def decide(known: tuple[str, TurnId, InputId] | None, new: Delivery) -> Duplicat
 
 
 def opens(agent: str | None, new: Delivery) -> bool:
-    """Whether a delivery opens its stream; `agent` is that of the stream which exists, None if there is none.
+    """Return True if a delivery creates its stream. `agent` is that of the existing stream, None if there is none.
 
     Raises:
-        Error: `session_unknown` if there is none and the delivery opens none; `session_agent_conflict` if the stream
-            belongs to another agent.
+        Error: `session_unknown` if the stream is missing and the delivery creates none; `session_agent_conflict` if the
+            stream belongs to another agent.
     """
     if agent is None and new.agent is None:
         raise stream_unknown(new.stream)
@@ -184,32 +186,32 @@ def opens(agent: str | None, new: Delivery) -> bool:
 
 
 def ids_of(item: Item) -> tuple[TurnId, InputId]:
-    """The ids a duplicate is answered with; blank for what opens no turn."""
+    """Return the ids in the answer to a duplicate; blank for items that open no turn."""
     return (item.turn, item.input) if isinstance(item, Input) else (TurnId(""), InputId(""))
 
 
 def is_news(item: Item) -> bool:
-    """Whether a parked stream is woken by it: everything except an input that waits for the turn to go on or to end."""
+    """Return True if the item wakes a parked stream. Only a queued or steering input does not."""
     return not isinstance(item, Input) or item.mode == "interrupt"
 
 
 def wake(stream: StreamId, promise: PromiseId, *, at: int) -> Delivery:
-    """What a resolved promise puts into the inbox of each stream that waits for it."""
+    """Return the delivery by which a resolved promise wakes a waiting stream."""
     return delivery(stream, f"promise:{promise}", Wake(reason=f"promise:{promise}"), at=at)
 
 
 def blob_unknown(hash: BlobHash) -> Error:
-    """The refusal of a reference to bytes that the tenant does not have."""
+    """Return the error for a reference to bytes that the tenant has not stored."""
     return Error(
         Code.BLOB_UNKNOWN,
-        "there are no stored bytes of this name; nothing was written",
+        "unknown blob; nothing was written",
         hint="send the bytes themselves",
         blob=hash,
     )
 
 
 def key_conflict(new: Delivery) -> Error:
-    """The refusal of other content under a source key that was used."""
+    """Return the error for other content under a used source key."""
     return Error(
         Code.INPUT_KEY_CONFLICT,
         f"the key {new.source_key} was used before, with other content",
@@ -219,10 +221,10 @@ def key_conflict(new: Delivery) -> Error:
 
 
 def stream_unknown(stream: StreamId) -> Error:
-    """The refusal of something for a stream that does not exist."""
+    """Return the error for a stream that does not exist."""
     return Error(
         Code.SESSION_UNKNOWN,
-        "there is no such session",
-        hint="name an agent to open it",
+        "unknown session",
+        hint="name an agent to create it",
         stream=stream,
     )

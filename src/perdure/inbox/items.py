@@ -1,4 +1,4 @@
-"""What waits in an inbox before it enters a stream."""
+"""Inbox items: messages that have not entered a stream yet."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from perdure.vocab.wire import Value, read_stored
 
 
 class Input(Value, frozen=True, tag="input"):
-    """Somebody says something; a turn will answer it. The turn's id is minted here.
+    """A user input; a turn answers it. The turn's id is minted here.
 
-    `model` is the one this turn runs on, if it is not the agent's own. An input of the same `merge_key` that is sent
-    while this one waits takes its place. `output` is what the reply must be, if the sender says: a name and a schema.
+    `model` replaces the agent's model for this turn. A later input with the same `merge_key` replaces this one while it
+    is queued. `output` is the required form of the reply, if the sender sets one: a name and a schema.
     """
 
     input: InputId
@@ -35,7 +35,7 @@ class Input(Value, frozen=True, tag="input"):
 
 
 class LateOutcome(Value, frozen=True, tag="late_outcome"):
-    """A worker that lost its lease while a call ran reports how the call ended."""
+    """The outcome of a call, reported by a worker that lost its lease during the call."""
 
     call: CallId
     id: EffectId
@@ -44,13 +44,13 @@ class LateOutcome(Value, frozen=True, tag="late_outcome"):
 
 
 class Wake(Value, frozen=True, tag="wake"):
-    """Something the stream waited for has happened: look again."""
+    """An event that the stream waits for has happened."""
 
     reason: str
 
 
 class CancelTurn(Value, frozen=True, tag="cancel_turn"):
-    """Whoever asked for a turn does not wait for it any more: it shall end."""
+    """A request to end a turn, because its requester no longer waits for it."""
 
     turn: TurnId
     origin: str
@@ -58,7 +58,7 @@ class CancelTurn(Value, frozen=True, tag="cancel_turn"):
 
 
 class Occurrence(Value, frozen=True, tag="occurrence"):
-    """Something happened at a trigger source."""
+    """An occurrence at a trigger source."""
 
     occurrence: str
     key: str
@@ -72,14 +72,14 @@ _decoder = msgspec.json.Decoder(Item)
 
 
 def write(item: Item) -> bytes:
-    """An item as it is stored."""
+    """Encode an item for storage."""
     return encode(item)
 
 
 def read(data: bytes) -> Item:
-    """A stored item.
+    """Decode a stored item.
 
     Raises:
-        Error: `format_newer` for an item this version does not know, `store_corrupt` for one that is damaged.
+        Error: `format_newer` for an item unknown to this version, `store_corrupt` for a damaged one.
     """
     return read_stored(_decoder, data, what="inbox item")

@@ -1,1 +1,1 @@
-"""Where replies come from: what a model is asked and answers, the simulated ones, and how a name becomes a model."""
+"""The model protocol, simulated models, and the resolution of model names."""

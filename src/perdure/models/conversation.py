@@ -1,4 +1,4 @@
-"""Reading a conversation as simulated models do: what was asked last, and what has happened since."""
+"""Conversations as simulated models read them: the last input, and the messages since."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from perdure.codec import Json
 from perdure.errors import Error
 from perdure.models.protocol import AnswerPart, ModelReply, ModelRequest, ProviderCall
 from perdure.session.view import CORRECTION
-from perdure.vocab.messages import AttachmentRef, File, Image, Message, Text, Thinking, ToolResult
+from perdure.vocab.messages import AttachmentRef, File, ImagePart, Message, Text, Thinking, ToolResultPart
 from perdure.vocab.usage import Usage
 
 _CHARS_PER_TOKEN = 4
@@ -19,7 +19,7 @@ _NOTE = re.compile(r"\[Late news about the call (?P<tool>[\w-]+), .*?: (?P<told>
 
 
 def last_input(messages: tuple[Message, ...]) -> int:
-    """Where the last user message stands; -1 if there is none. Tool results and corrections alone are not one."""
+    """Return the index of the last user message, or -1. Messages of only tool results or corrections do not count."""
     for index in range(len(messages) - 1, -1, -1):
         message = messages[index]
         if message.role == "user" and not _only_results(message) and not _only_corrections(message):
@@ -32,16 +32,19 @@ def _only_corrections(message: Message) -> bool:
 
 
 def is_correction(part: Text) -> bool:
-    """Whether the runtime asks for the same answer in another form, rather than a user for something else."""
+    """Return True if the text is the runtime's request to repeat the answer in another form."""
     return part.text.startswith(CORRECTION)
 
 
 def _only_results(message: Message) -> bool:
-    return bool(message.parts) and all(isinstance(part, ToolResult) for part in message.parts)
+    return bool(message.parts) and all(isinstance(part, ToolResultPart) for part in message.parts)
 
 
 def input_texts(messages: tuple[Message, ...]) -> tuple[str, ...]:
-    """The texts of the last user message, without notes. More than one if an earlier input was never answered."""
+    """Return the texts of the last user message, without notes.
+
+    More than one if an earlier input was never answered.
+    """
     index = last_input(messages)
     if index < 0:
         return ()
@@ -51,33 +54,33 @@ def input_texts(messages: tuple[Message, ...]) -> tuple[str, ...]:
 
 
 def input_text(messages: tuple[Message, ...]) -> str:
-    """The text of the last user message, joined."""
+    """Return the text of the last user message, joined."""
     return "\n".join(input_texts(messages))
 
 
 def input_attachments(messages: tuple[Message, ...]) -> tuple[AttachmentRef, ...]:
-    """What is attached to the last user message."""
+    """Return the attachments of the last user message."""
     index = last_input(messages)
     parts = messages[index].parts if index >= 0 else ()
-    return tuple(part.ref for part in parts if isinstance(part, Image | File))
+    return tuple(part.ref for part in parts if isinstance(part, ImagePart | File))
 
 
 @dataclass(frozen=True, slots=True)
 class LateNote:
-    """What the conversation says about a call whose outcome became known afterwards."""
+    """A note about a call whose outcome became known later."""
 
     tool: str
     told: Json
 
     @property
     def is_error(self) -> bool:
-        """Whether the call failed after all. A value that looks like an error is taken for one."""
+        """True if the call failed. A value that looks like an error counts as one."""
         told: object = self.told
         return isinstance(told, dict) and {"error", "code"} <= cast("dict[str, Json]", told).keys()
 
 
 def late_note(message: Message, part: Text) -> LateNote | None:
-    """The note in a text that the runtime put before a user's words, or said as the system."""
+    """Return the late note in a text that the runtime prepended to a user message or put into a system message."""
     found = _NOTE.fullmatch(part.text) if message.role in ("user", "system") else None
     if found is None:
         return None
@@ -88,18 +91,18 @@ def late_note(message: Message, part: Text) -> LateNote | None:
 
 
 def since_input(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    """Everything after the last user message."""
+    """Return all messages after the last user message."""
     return messages[last_input(messages) + 1 :]
 
 
-def results(messages: tuple[Message, ...], tool: str) -> tuple[ToolResult, ...]:
-    """The results of one tool, oldest first."""
+def results(messages: tuple[Message, ...], tool: str) -> tuple[ToolResultPart, ...]:
+    """Return the results of one tool, oldest first."""
     parts = (part for message in messages for part in message.parts)
-    return tuple(part for part in parts if isinstance(part, ToolResult) and part.name == tool)
+    return tuple(part for part in parts if isinstance(part, ToolResultPart) and part.name == tool)
 
 
 def count_tokens(request: ModelRequest, reply: ModelReply) -> Usage:
-    """Usage by length: made up, but larger for more text, and the same for the same text."""
+    """Return simulated usage derived from text length: deterministic, and larger for more text."""
     shown = [request.instructions, *(_weight(message) for message in request.messages)]
     said = [_reply_weight(part) for part in reply.parts]
     return Usage(input=_tokens(shown), output=_tokens(said), calls=1)
@@ -124,5 +127,5 @@ def _tokens(texts: list[str]) -> int:
 
 
 def replies(messages: tuple[Message, ...]) -> int:
-    """How many answers of the model are among these messages."""
+    """Return the number of assistant messages."""
     return sum(message.role == "assistant" for message in messages)

@@ -1,7 +1,7 @@
-"""What a model is asked and what it answers, in terms no provider owns; and how an answer becomes a `Reply` of ours.
+"""The provider-neutral model protocol: requests, stream events, and the conversion of an answer to a `Reply`.
 
-Laws: the last item of a stream is its only `ModelReply`; whatever goes wrong is a `ModelError`. Call ids are ours:
-servers reuse theirs (`call_0`), so a provider's id is kept beside the call for the wire and never identifies it.
+Laws: the last item of a stream is its only `ModelReply`; every failure is a `ModelError`. Call ids are Perdure's.
+Servers reuse theirs (`call_0`), so a provider's id is kept for the wire only and identifies nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from perdure.vocab.messages import (
     AttachmentRef,
     File,
     FinishReason,
-    Image,
+    ImagePart,
     Message,
     Opaque,
     Reply,
@@ -40,16 +40,16 @@ MAX_REPLY_BYTES = 524_288
 MAX_MALFORMED_BYTES = 4096
 MAX_NAME_BYTES = 256
 MAX_ARGUMENT_DEPTH = 200
-"""Deeper arguments could be written to the log but not be read back from it."""
+"""Deeper arguments can be written to the log but not read back."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """Everything a model is shown, with nothing left by reference.
+    """A model request with all references resolved.
 
-    `attachments` holds the bytes of every picture and file in the messages, by the hash of its reference. `output_spec`
-    is what the last answer must be: `{"name": …, "schema": a JSON schema of an object}`; a provider that can force a
-    model to keep to it should. `job` is what a `JobBegun` of an earlier attempt said: the answer is bought already.
+    `attachments` contains the bytes of every image and file in the messages, by the hash of its reference.
+    `output_spec` is the form of the final answer: `{"name": …, "schema": a JSON schema of an object}`; providers that
+    can enforce it should. `job` is the reference of an earlier attempt's `JobBegun`: its answer is already charged.
     """
 
     model: str
@@ -64,34 +64,34 @@ class ModelRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class TextDelta:
-    """A bit more of the visible text."""
+class TextPiece:
+    """A piece of the visible text."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ThinkingDelta:
-    """A bit more of the reasoning."""
+    """A piece of the reasoning."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class HiddenDelta:
-    """A bit more of what nobody is shown while it is written: the name or the arguments of a call, a file."""
+    """A piece that is not shown while it streams: the name or arguments of a call, or a file."""
 
     chars: int
 
 
 @dataclass(frozen=True, slots=True)
 class ComesWhole:
-    """What is asked for comes in one piece: until then, silence means nothing."""
+    """The reply will come in one piece, so silence until then does not count as a stall."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderCall:
-    """A tool call as the wire has it: the provider's id, and arguments that are still text."""
+    """A tool call as on the wire: the provider's id, and arguments as text."""
 
     provider_id: str
     name: str
@@ -102,7 +102,7 @@ class ProviderCall:
 
 @dataclass(frozen=True, slots=True)
 class MadeFile:
-    """A picture or file that a model made: its bytes are stored, and the reply refers to them."""
+    """An image or file that a model made. Its bytes are stored, and the reply refers to them."""
 
     data: bytes
     media_type: str
@@ -115,7 +115,7 @@ AnswerPart: TypeAlias = Text | Thinking | ProviderCall | MadeFile | Opaque
 
 @dataclass(frozen=True, slots=True)
 class ModelReply:
-    """One complete answer, before its calls got our ids and its files their references."""
+    """A complete answer, before calls get Perdure's ids and files get references."""
 
     parts: tuple[AnswerPart, ...]
     finish: FinishReason
@@ -125,24 +125,29 @@ class ModelReply:
 
 @dataclass(frozen=True, slots=True)
 class JobBegun:
-    """The provider works on the answer by itself; whoever asks again with this `job` waits for that one."""
+    """The provider produces the answer in a background job.
+
+    A later request with this `job` waits for the same answer.
+    """
 
     job: Json
 
 
 @dataclass(frozen=True, slots=True)
 class UsageSoFar:
-    """What the provider has told of the cost before the reply is there: most tell the input at once. If the reply never
-    comes, that counts. Its price need not be known."""
+    """Usage reported before the reply is complete; most providers report the input at once.
+
+    It counts if the reply never comes. The price may be unknown.
+    """
 
     usage: Usage
 
 
-ModelEvent: TypeAlias = TextDelta | ThinkingDelta | HiddenDelta | ComesWhole | JobBegun | UsageSoFar | ModelReply
+ModelEvent: TypeAlias = TextPiece | ThinkingDelta | HiddenDelta | ComesWhole | JobBegun | UsageSoFar | ModelReply
 
 
 class ModelError(Exception):
-    """A model call gave no reply; `error` says why, and whether asking again can help, `spent` what it cost."""
+    """A failed model call. `error` is the reason and whether a retry can help, `spent` the usage charged."""
 
     def __init__(self, error: LlmError, spent: Usage = Usage()) -> None:
         super().__init__(f"{error.kind}: {error.message}")
@@ -151,17 +156,17 @@ class ModelError(Exception):
 
 
 class Model(Protocol):
-    """Something that answers a conversation. Stateless: what it says follows from the request."""
+    """A model. Stateless: its answer depends only on the request."""
 
     @property
     def name(self) -> str:
-        """The name it is recorded under."""
+        """The name in records."""
         ...
 
     def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
-        """Answer: any number of deltas, then the whole reply.
+        """Answer with any number of deltas, then the whole reply.
 
-        Who says nothing for long (`Agent(stall_timeout=)`) is taken for stuck; who cannot stream yields `ComesWhole`.
+        Silence longer than `Agent(stall_timeout=)` counts as a stall. A model that cannot stream yields `ComesWhole`.
 
         Raises:
             ModelError: instead of a reply, also after deltas.
@@ -171,44 +176,45 @@ class Model(Protocol):
 
 @runtime_checkable
 class CancelsJobs(Protocol):
-    """A model whose provider can be told that nobody wants a job any more."""
+    """A model whose provider can cancel background jobs."""
 
     async def cancel(self, job: Json) -> None:
-        """Give up what a `JobBegun` told of. May raise anything."""
+        """Cancel the job of a `JobBegun`. May raise any exception."""
         ...
 
 
 @runtime_checkable
 class KnowsPrices(Protocol):
-    """A model that knows what it costs."""
+    """A model with known prices."""
 
     async def priced(self, usage: Usage) -> Usage:
-        """The same tokens of one call, with their price if it is known."""
+        """Return the same usage of one call, with its price if known."""
         ...
 
 
 def kept(reply: ModelReply, *, turn: TurnId, iteration: int) -> Reply:
-    """A provider's answer as the log will have it.
+    """Convert a provider's answer to the reply in the log.
 
     Raises:
-        ModelError: `too_large`; `unavailable` if it is not made of what it should be. It was bought all the same, and
-            whoever makes such answers makes the next one like it: it is not asked again.
+        ModelError: `too_large`; `unavailable` for an answer of invalid types. Such an answer is charged and not
+            requested
+            again, because the next one would be invalid too.
     """
     try:
         written = codec.encode(adopt(reply, turn=turn, iteration=iteration))
         adopted: Reply = codec.decode(written, Reply)
     except (Error, TypeError, AttributeError, ValueError) as problem:
         message = f"the model's answer cannot be read: {problem}"[:MAX_MALFORMED_BYTES]
-        spent = reply.usage if isinstance(reply.usage, Usage) else Usage()  # pyright: ignore[reportUnnecessaryIsInstance] - whatever a model gives
+        spent = reply.usage if isinstance(reply.usage, Usage) else Usage()  # pyright: ignore[reportUnnecessaryIsInstance] - user models may return any type
         raise ModelError(LlmError(kind="unavailable", message=clean(message)), spent) from problem
     if len(written) > MAX_REPLY_BYTES:
-        message = f"the reply is {len(written)} bytes, more than the {MAX_REPLY_BYTES} that are kept"
+        message = f"the reply has {len(written)} bytes, more than the limit of {MAX_REPLY_BYTES} bytes"
         raise ModelError(LlmError(kind="too_large", message=message), reply.usage)
     return adopted
 
 
 def adopt(reply: ModelReply, *, turn: TurnId, iteration: int) -> Reply:
-    """Make a provider's answer ours: calls get our ids, arguments are parsed once, text is valid Unicode."""
+    """Convert a provider's answer: calls get Perdure's ids, arguments are parsed once, text becomes valid Unicode."""
     parts: list[ReplyPart] = []
     index = 0
     for part in reply.parts:
@@ -229,14 +235,14 @@ def adopt(reply: ModelReply, *, turn: TurnId, iteration: int) -> Reply:
 
 
 def made_files(reply: ModelReply) -> tuple[Blob, ...]:
-    """The bytes that an adopted reply refers to."""
+    """Return the bytes that an adopted reply refers to."""
     return tuple(blob_of(part.data, clean(part.media_type)) for part in reply.parts if isinstance(part, MadeFile))
 
 
-def _kept(made: MadeFile) -> Image | File:
+def _kept(made: MadeFile) -> ImagePart | File:
     stored = blob_of(made.data, clean(made.media_type))
     ref = AttachmentRef(hash=stored.hash, media_type=stored.media_type, size=len(stored.data))
-    part = Image if made.media_type.startswith("image/") else File
+    part = ImagePart if made.media_type.startswith("image/") else File
     return part(ref=ref, state=_clean_state(made.state), route=made.route)
 
 
@@ -259,7 +265,7 @@ def _adopt_call(call: ProviderCall, id: CallId) -> ToolCall:
 
 
 def _object(text: str) -> dict[str, Json] | None:
-    """The JSON object in `text`; None if it is anything else, or says a key twice and so means two things."""
+    """Return the JSON object in `text`, or None for any other value and for duplicate keys."""
     if not text.strip():
         return {}
     try:
@@ -273,7 +279,7 @@ def _object(text: str) -> dict[str, Json] | None:
 def _once_each(pairs: list[tuple[str, Json]]) -> Json:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a key is given twice")
+        raise ValueError("duplicate key")
     return found
 
 
@@ -290,8 +296,7 @@ def _depth_within(value: Json, left: int) -> bool:
 
 
 def clean(text: str) -> str:
-    """A text that can be stored. Halves of one character are joined, and a half alone (a lone surrogate) is replaced:
-    a reply is too precious to be refused for one."""
+    """Make a text storable instead of refusing the reply: join surrogate pairs and replace lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -301,7 +306,7 @@ def clean(text: str) -> str:
 
 
 def _clean_state(state: Json) -> Json:
-    """What a provider wants back, if it can be stored; what else is in it stays as it came."""
+    """Make all strings in a provider's opaque state storable."""
     match state:
         case str():
             return clean(state)

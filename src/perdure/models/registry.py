@@ -1,4 +1,4 @@
-"""From the name of a model to the model."""
+"""Resolution of model names."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ SIMULATED: Mapping[str, Callable[[], Model]] = {"sim:echo": EchoModel, "sim:trav
 
 
 def resolve(spec: str | Model) -> Model:
-    """The model a specification names; a model is itself. One of a provider needs its key only when it is asked.
+    """Return the model that a specification names. A provider's model needs its key only when it is called.
 
     Raises:
-        Error: `model_unknown`, listing what exists.
+        Error: `model_unknown`, listing the known models.
     """
     if not isinstance(spec, str):
         return _checked(spec)
@@ -29,15 +29,15 @@ def resolve(spec: str | Model) -> Model:
     simulated, providers = ", ".join(SIMULATED), ", ".join(f"{name}:…" for name in PROVIDERS)
     raise Error(
         Code.MODEL_UNKNOWN,
-        f"there is no model {spec!r}",
-        because=f"the models are: {simulated}, {providers}",
+        f"unknown model {spec!r}",
+        because=f"the known models are {simulated}, {providers}",
         hint=_meant(spec) or "stay offline with --model sim:echo, or pass your own Model object",
         model=spec,
     )
 
 
 def _meant(spec: str) -> str:
-    """What somebody may have wanted to write."""
+    """Return a hint with the name that was probably meant, or an empty string."""
     word, _, model = spec.partition(":")
     if word in PROVIDERS:
         return f"name the model as the provider does, such as {word}:{model.strip() or 'some-model'}"
@@ -47,7 +47,7 @@ def _meant(spec: str) -> str:
 
 
 async def check_ready(model: Model) -> None:
-    """Whether a model could be asked from here: one of a provider needs its SDK and a key.
+    """Raise if a model cannot be called from here: a provider's model needs its SDK and a key.
 
     Raises:
         Error: `model_key_missing`, `model_package_missing`.
@@ -57,19 +57,19 @@ async def check_ready(model: Model) -> None:
 
 
 def at_address(spec: str, base_url: str) -> Model:
-    """A model of a provider that is reached at this address.
+    """Return a provider's model at another base URL.
 
     Raises:
-        Error: `model_unknown`; `invalid_argument` if it is no model of a provider.
+        Error: `model_unknown`; `invalid_argument` for other models.
     """
     model = resolve(spec)
     if not isinstance(model, ProviderModel):
-        raise Error(Code.INVALID_ARGUMENT, f"{spec} has no address", because="it is not a model of a provider")
+        raise Error(Code.INVALID_ARGUMENT, f"{spec} has no address", because="only models of providers have one")
     return model.at(base_url)
 
 
 def _checked(model: Model) -> Model:
-    # What is not typed may come from anywhere: a class instead of its instance, a client of some library.
+    # Untyped callers pass other things too: a class instead of its instance, or the client of a library.
     if isinstance(model, type) or not callable(getattr(model, "stream", None)) or not hasattr(model, "name"):
         shown = model.__name__ if isinstance(model, type) else type(model).__name__
         raise Error(

@@ -1,4 +1,4 @@
-"""A value for a JSON schema: what a simulated model answers when its answer must have a form."""
+"""Sample values for a JSON schema: the structured answers of simulated models."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _DEPTH = 8
 
 
 def sample(schema: Json, text: str) -> Json:
-    """The smallest value that fits the schema, with `text` wherever a free text is asked for."""
+    """Return the smallest value that matches the schema, with `text` as every free text."""
     return _sample(schema, schema.get("$defs", {}), text, _DEPTH)
 
 
@@ -24,7 +24,7 @@ def _sample(schema: Json, definitions: Json, text: str, depth: int) -> Json:
         return schema["enum"][0]
     for options in ("anyOf", "oneOf", "allOf"):
         if options in schema:
-            # The simplest one ends a recursion; a null always fits where it is allowed.
+            # The simplest option ends a recursion.
             return _sample(min(schema[options], key=_weight), definitions, text, depth - 1)
     return _of_type(schema, definitions, text, depth)
 

@@ -1,8 +1,8 @@
-"""A model that follows a script: for tests that decide what the model says, and what goes wrong with it.
+"""A model that follows a script, for tests that control replies and failures.
 
-Its place in the script is read off the conversation (replies since the last user message), so a new process carries
-on where a dead one stopped. Only faults are counted, in memory: after a crash one may strike again, and the script
-still ends. Whoever starts a model again and again gives it a count that lasts (`struck`), as `every_boundary` does.
+Its position is derived from the conversation (replies since the last user message), so a new process continues where a
+dead one stopped. Only faults are counted, in memory: after a crash one may strike again. A test that restarts a model
+repeatedly passes a persistent counter (`struck`), as `every_boundary` does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Protocol, TypeAlias
 from perdure import codec
 from perdure.codec import Json
 from perdure.models import conversation
-from perdure.models.protocol import ModelError, ModelEvent, ModelReply, ModelRequest, ProviderCall, TextDelta
+from perdure.models.protocol import ModelError, ModelEvent, ModelReply, ModelRequest, ProviderCall, TextPiece
 from perdure.models.wording import pieces, provider_id, reword
 from perdure.vocab.messages import FinishReason, Text
 from perdure.vocab.outcomes import LlmError, LlmErrorKind
@@ -24,7 +24,7 @@ from perdure.vocab.usage import Usage
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ScriptedCall:
     """One tool call of a scripted reply; `arguments` is the text on the wire."""
 
     tool: str
@@ -32,11 +32,11 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ScriptedAnswer:
     """A step that ends in a reply."""
 
     text: str = ""
-    asked: tuple[Asked, ...] = ()
+    asked: tuple[ScriptedCall, ...] = ()
     finish: FinishReason = "stop"
     latency_ms: int = 0
     chunks: int = 3
@@ -46,44 +46,46 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A step that ends in an error, after some text perhaps. It strikes `times` times, then never."""
+    """A step that ends in an error, optionally after some text. It strikes `times` times, then never."""
 
     error: LlmError
     after: str = ""
     times: int = 1
 
 
-Step: TypeAlias = Answer | Fault
+Step: TypeAlias = ScriptedAnswer | Fault
 
 
-def say(text: str, *, latency_ms: int = 0, chunks: int = 3, usage: Usage | None = None, exact: bool = False) -> Answer:
-    """Reply with text, in `chunks` deltas; worded anew on every invocation unless `exact`."""
-    return Answer(text=text, latency_ms=latency_ms, chunks=chunks, usage=usage, exact=exact)
+def say(
+    text: str, *, latency_ms: int = 0, chunks: int = 3, usage: Usage | None = None, exact: bool = False
+) -> ScriptedAnswer:
+    """Reply with text in `chunks` deltas, reworded on every call unless `exact`."""
+    return ScriptedAnswer(text=text, latency_ms=latency_ms, chunks=chunks, usage=usage, exact=exact)
 
 
-def give(value: Json, *, latency_ms: int = 0) -> Answer:
-    """Reply with a value as JSON, exactly: for agents with an `output=` type."""
-    return Answer(text=codec.encode(value).decode(), latency_ms=latency_ms, exact=True)
+def give(value: Json, *, latency_ms: int = 0) -> ScriptedAnswer:
+    """Reply with a value as exact JSON, for agents with an `output=` type."""
+    return ScriptedAnswer(text=codec.encode(value).decode(), latency_ms=latency_ms, exact=True)
 
 
-def call(tool: str, /, **args: Json) -> Answer:
+def call(tool: str, /, **args: Json) -> ScriptedAnswer:
     """Reply with one tool call."""
-    return Answer(asked=(Asked(tool, codec.encode(args).decode()),), finish="tool_calls")
+    return ScriptedAnswer(asked=(ScriptedCall(tool, codec.encode(args).decode()),), finish="tool_calls")
 
 
-def malformed(tool: str, raw_text: str) -> Answer:
+def malformed(tool: str, raw_text: str) -> ScriptedAnswer:
     """Reply with one tool call whose arguments are exactly this text."""
-    return Answer(asked=(Asked(tool, raw_text),), finish="tool_calls")
+    return ScriptedAnswer(asked=(ScriptedCall(tool, raw_text),), finish="tool_calls")
 
 
-def calls(*steps: Answer, text: str = "") -> Answer:
-    """Reply with the calls of several `call` or `malformed` steps at once, after some text perhaps."""
-    return Answer(text=text, asked=tuple(one for step in steps for one in step.asked), finish="tool_calls")
+def calls(*steps: ScriptedAnswer, text: str = "") -> ScriptedAnswer:
+    """Reply with the calls of several `call` or `malformed` steps at once, optionally after some text."""
+    return ScriptedAnswer(text=text, asked=tuple(one for step in steps for one in step.asked), finish="tool_calls")
 
 
-def refuse(text: str) -> Answer:
+def refuse(text: str) -> ScriptedAnswer:
     """Reply with a refusal."""
-    return Answer(text=text, finish="refusal")
+    return ScriptedAnswer(text=text, finish="refusal")
 
 
 def fail(status: int = 500, *, retry_after_ms: int | None = None, times: int = 1, message: str = "") -> Fault:
@@ -99,8 +101,8 @@ def fail(status: int = 500, *, retry_after_ms: int | None = None, times: int = 1
     return Fault(error=error, times=times)
 
 
-def cut(after: str = "", *, times: int = 1) -> Fault:
-    """Stream some text, then break."""
+def truncate(after: str = "", *, times: int = 1) -> Fault:
+    """Stream some text, then break the stream."""
     return Fault(
         error=LlmError(kind="stream_cut", message="the stream broke before the reply ended", retryable=True),
         after=after,
@@ -121,19 +123,19 @@ def _meaning(status: int) -> tuple[LlmErrorKind, bool]:
 
 
 class Struck(Protocol):
-    """How often the faults of a script have struck, by their place in it."""
+    """A counter of struck faults, by their position in the script."""
 
     def count(self, what: str) -> int:
-        """How often this one has."""
+        """Return how often this fault has struck."""
         ...
 
     def note(self, what: str) -> None:
-        """Once more."""
+        """Count one more strike of this fault."""
         ...
 
 
 class _StruckHere:
-    """Counted by this process, for itself."""
+    """A counter in the memory of this process."""
 
     def __init__(self) -> None:
         self._times: Counter[str] = Counter()
@@ -146,7 +148,7 @@ class _StruckHere:
 
 
 class ScriptedModel:
-    """Answers every user message by going through the steps, one per reply."""
+    """A model that answers every user message with the steps of a script, one per reply."""
 
     def __init__(self, *steps: Step, name: str = "scripted") -> None:
         self._name = name
@@ -159,7 +161,7 @@ class ScriptedModel:
     def by_input(
         cls, scripts: Mapping[str, Sequence[Step]], *, default: Sequence[Step] | None = None, name: str = "scripted"
     ) -> ScriptedModel:
-        """One script per text of a user message, and one for all others."""
+        """Return a model with one script per user text, and a default for all others."""
         model = cls(name=name)
         model._scripts = {text: tuple(steps) for text, steps in scripts.items()}
         model._default = None if default is None else tuple(default)
@@ -167,34 +169,34 @@ class ScriptedModel:
 
     @property
     def name(self) -> str:
-        """The name it is recorded under."""
+        """The name in records."""
         return self._name
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
-        """Take the step that the conversation has come to."""
+        """Play the step at the conversation's position."""
         self.requests.append(request)
         match self._step(request):
             case Fault() as fault:
                 for piece in pieces(fault.after, 3):
                     await asyncio.sleep(0)
-                    yield TextDelta(piece)
+                    yield TextPiece(piece)
                 raise ModelError(fault.error)
-            case Answer() as answer:
+            case ScriptedAnswer() as answer:
                 await asyncio.sleep(answer.latency_ms / 1000)
                 reply = _reply(answer, request, self._name)
                 for part in reply.parts:
                     for piece in pieces(part.text, answer.chunks) if isinstance(part, Text) else ():
-                        yield TextDelta(piece)
+                        yield TextPiece(piece)
                         await asyncio.sleep(0)
                 yield reply
 
     def _step(self, request: ModelRequest) -> Step:
         texts = conversation.input_texts(request.messages)
-        # Inputs that were never answered stand in the same message, before the one that is answered now.
+        # Earlier unanswered inputs are in the same message, before the current one.
         said = next((text for text in ("\n".join(texts), *reversed(texts)) if text in self._scripts), None)
         script = self._default if said is None else self._scripts[said]
         if script is None:
-            raise _off_script(f"there is no script for the input {conversation.input_text(request.messages)!r}")
+            raise _off_script(f"no script for the input {conversation.input_text(request.messages)!r}")
         place = conversation.replies(conversation.since_input(request.messages))
         answered = 0
         for index, step in enumerate(script):
@@ -205,7 +207,7 @@ class ScriptedModel:
                 return step
             else:
                 answered += 1
-        raise _off_script(f"the script has {answered} replies, and reply {place + 1} was asked for")
+        raise _off_script(f"the script has {answered} replies, and reply {place + 1} was requested")
 
     def _strikes(self, fault: Fault, where: tuple[str | None, int]) -> bool:
         said, index = where
@@ -216,7 +218,7 @@ class ScriptedModel:
         return True
 
 
-def _reply(answer: Answer, request: ModelRequest, name: str) -> ModelReply:
+def _reply(answer: ScriptedAnswer, request: ModelRequest, name: str) -> ModelReply:
     parts: list[Text | ProviderCall] = []
     if answer.text:
         parts.append(Text(text=answer.text if answer.exact else reword(answer.text)))

@@ -1,6 +1,6 @@
-"""Models that need no key and no network: `sim:echo` answers, `sim:travel` books a flight for the demo.
+"""Offline models without a key: `sim:echo` answers, `sim:travel` books a flight for the demo.
 
-They remember nothing. What they do follows from the messages they are shown, so any process can continue for another.
+Both are stateless. Their actions depend only on the messages, so any process can continue for another.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Literal, cast
 from perdure import codec
 from perdure.codec import Json
 from perdure.models import conversation
-from perdure.models.protocol import ModelEvent, ModelReply, ModelRequest, ProviderCall, TextDelta
+from perdure.models.protocol import ModelEvent, ModelReply, ModelRequest, ProviderCall, TextPiece
 from perdure.models.sampling import sample
 from perdure.models.wording import pieces, provider_id, reword
-from perdure.vocab.messages import FinishReason, Message, Text, ToolResult
+from perdure.vocab.messages import FinishReason, Message, Text, ToolResultPart
 from perdure.vocab.usage import Usage
 
 _DELTAS = 6
@@ -31,13 +31,13 @@ Charge = Literal["charged", "unknown", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class EchoModel:
-    """Answers every message with `You said: …`, in new words each time, and in the form that is asked for."""
+    """A model that answers `You said: …`, reworded each time, in the required form."""
 
     name: str = "sim:echo"
     delta_ms: int = 0
 
     def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
-        """Repeat the last input, and tell what was attached to it."""
+        """Repeat the last input and list its attachments."""
         text = reword(f"You said: {conversation.input_text(request.messages)}{_attached(request)}")
         if request.output_spec is not None:
             text = codec.encode(sample(request.output_spec["schema"], text)).decode()
@@ -51,7 +51,7 @@ def _attached(request: ModelRequest) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TravelModel:
-    """Searches flights, charges the card for the first one, mails the itinerary, and reports what became of it all."""
+    """A model that searches flights, charges a card for the first, mails the itinerary and reports the outcome."""
 
     name: str = "sim:travel"
     delta_ms: int = 0
@@ -68,7 +68,7 @@ async def _speak(
         if isinstance(part, Text):
             for piece in pieces(part.text, _DELTAS):
                 await asyncio.sleep(delta_ms / 1000)
-                yield TextDelta(piece)
+                yield TextPiece(piece)
     finish: FinishReason = "tool_calls" if any(isinstance(part, ProviderCall) for part in parts) else "stop"
     reply = ModelReply(parts=parts, finish=finish, usage=Usage(), model=name)
     yield replace(reply, usage=conversation.count_tokens(request, reply))
@@ -106,7 +106,7 @@ def _call(tool: str, **args: Json) -> ProviderCall:
     return ProviderCall(provider_id=provider_id(), name=tool, arguments=codec.encode(args).decode())
 
 
-def _charge(said: str, found: tuple[ToolResult, ...]) -> ProviderCall:
+def _charge(said: str, found: tuple[ToolResultPart, ...]) -> ProviderCall:
     cents = _price(found[-1].output) if found else None
     return _call("charge_card", amount_cents=cents or _DEFAULT_CENTS, description=_flight(said))
 
@@ -121,7 +121,7 @@ def _city(said: str) -> str:
 
 
 def _price(output: Json) -> int | None:
-    """The first price in a search result, however deep it is."""
+    """Return the first price in a search result, at any depth."""
     if isinstance(output, dict):
         fields = cast("dict[str, Json]", output)
         for name in _PRICES:
@@ -134,7 +134,7 @@ def _price(output: Json) -> int | None:
     return None
 
 
-# --- what became of the charge ----------------------------------------------------------------------------------
+# --- the outcome of the charge ----------------------------------------------------------------------------------
 
 
 def _report(messages: tuple[Message, ...]) -> str:
@@ -150,11 +150,11 @@ def _report(messages: tuple[Message, ...]) -> str:
 
 
 def _charge_outcome(messages: tuple[Message, ...]) -> Charge | None:
-    """The newest word on the last charge: its result, or a note about it that came later."""
+    """Return the latest outcome of the last charge: its result, or a late note about it."""
     newest: Charge | None = None
     for message in messages:
         for part in message.parts:
-            if isinstance(part, ToolResult) and part.name == "charge_card":
+            if isinstance(part, ToolResultPart) and part.name == "charge_card":
                 newest = _judge(part.output, failed=part.is_error)
             elif (
                 isinstance(part, Text)

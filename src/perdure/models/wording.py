@@ -1,4 +1,4 @@
-"""Fresh ids and wordings for simulated models, so that asking one twice is always noticed."""
+"""Fresh ids and wordings for simulated models, so that a repeated model call is always noticed."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ _WORDING = re.compile(r" \(wording [0-9a-f]{6}\)")
 
 
 def provider_id() -> str:
-    """A call id as a provider would mint it: a new one for every invocation."""
+    """Return a fresh call id, as a provider would mint it."""
     return f"call_{secrets.token_hex(8)}"
 
 
 def reword(text: str) -> str:
-    """The same answer in words never used before: `text (wording 3f2a1c)`."""
+    """Return the same answer in a new wording: `text (wording 3f2a1c)`."""
     return f"{text} (wording {secrets.token_hex(3)})"
 
 
 def plain(text: str) -> str:
-    """What was said, whatever the wording: undoes `reword` anywhere in a text."""
+    """Remove the marks of `reword` from a text."""
     return _WORDING.sub("", text)
 
 

@@ -1,1 +1,1 @@
-"""Reading what happens: durable facts, live deltas, explicit gaps. Observers cannot hurt what they observe."""
+"""Reading sessions: durable facts, live deltas, explicit gaps. Observers cannot affect execution."""

@@ -1,4 +1,4 @@
-"""How code that runs inside a turn tells its observers something: requests, and whoever takes them."""
+"""Events that code inside a turn emits to observers: requests, emitted events and the emitter protocol."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from perdure.ids import CallId, EffectId, SessionId, TurnId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventContext:
-    """Where in a session something happened. `exec_id` is the effect; the trace fields belong to a tracer."""
+    """The origin of an event in a session. `exec_id` is the effect id; the trace fields belong to a tracer."""
 
     turn_id: TurnId | None = None
     input_message_id: str | None = None
@@ -23,7 +23,7 @@ class EventContext:
 
 @dataclass(frozen=True, slots=True)
 class ToolProgressData:
-    """A running call says how far it is."""
+    """A progress message of a running call."""
 
     tool_call_id: CallId
     tool_name: str
@@ -34,7 +34,7 @@ class ToolProgressData:
 
 @dataclass(frozen=True, slots=True)
 class ToolOutputDeltaData:
-    """A running call shows a piece of what it prints."""
+    """A piece of the output of a running call."""
 
     tool_call_id: CallId
     tool_name: str
@@ -48,7 +48,7 @@ EventData: TypeAlias = ToolProgressData | ToolOutputDeltaData
 
 @dataclass(frozen=True, slots=True)
 class EventRequest:
-    """An event before somebody took it: it has no id and no place yet."""
+    """An event before an emitter accepts it, without id and sequence."""
 
     session_id: SessionId
     context: EventContext
@@ -58,17 +58,17 @@ class EventRequest:
 
     @property
     def type(self) -> str:
-        """What kind of event it is; the data decides."""
+        """The event type, as given by the data."""
         return self.data.type
 
     def into_event(self, id: str, sequence: int) -> EmittedEvent:
-        """The event, once somebody has given it an id and a place. A sequence of 0 means that it is not stored."""
+        """Return the event with an id and a sequence. Sequence 0 means that the event is not stored."""
         return EmittedEvent(id=id, sequence=sequence, request=self)
 
 
 @dataclass(frozen=True, slots=True)
 class EmittedEvent:
-    """An event that was taken."""
+    """An event that an emitter accepted."""
 
     id: str
     sequence: int
@@ -76,13 +76,13 @@ class EmittedEvent:
 
     @property
     def type(self) -> str:
-        """What kind of event it is."""
+        """The event type."""
         return self.request.type
 
 
 class EventEmitter(Protocol):
-    """Whoever takes events. It is called from any thread, in the middle of somebody's tool: it must not wait."""
+    """A receiver of events. Tools call it from any thread, so it must not block."""
 
     def emit(self, request: EventRequest) -> EmittedEvent:
-        """Take an event and say under which id."""
+        """Accept an event and return it with its id."""
         ...

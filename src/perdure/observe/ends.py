@@ -1,4 +1,4 @@
-"""Whether a turn is over, and how: read off the log of its session, wherever it ran."""
+"""The end of a turn and its reply, read from the log of its session, so that any process can read them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from perdure.vocab.records import CancelRequested, EffectSettled, Record, Row, T
 
 
 async def end_of(store: Store, stream: StreamId, turn: TurnId) -> Row | None:
-    """The row that holds a turn's end, if it is over."""
+    """Return the row with the turn's end, or None while the turn is open."""
     row = await store.find(stream, gate_key(turn))
     if row is not None and isinstance(row.record, CancelRequested):
         row = await store.find(stream, end_key(turn))
@@ -22,22 +22,22 @@ async def end_of(store: Store, stream: StreamId, turn: TurnId) -> Row | None:
 
 
 async def has_turn(store: Store, stream: StreamId, turn: TurnId) -> bool:
-    """Whether a session has this turn: waiting in its inbox, or begun. In this order, as a turn goes that way."""
+    """Return whether a session has this turn, queued or opened. A turn moves from inbox to log: read in this order."""
     return await waits(store, stream, turn) or await has_begun(store, stream, turn)
 
 
 async def waits(store: Store, stream: StreamId, turn: TurnId) -> bool:
-    """Whether this turn waits in the inbox of its session."""
+    """Return whether this turn is queued in the inbox of its session."""
     return any(isinstance(row.item, Input) and row.item.turn == turn for row in await store.inbox(stream))
 
 
 async def has_begun(store: Store, stream: StreamId, turn: TurnId) -> bool:
-    """Whether a session has begun this turn."""
+    """Return whether the session has opened this turn."""
     return await store.find(stream, open_key(turn)) is not None
 
 
 async def told(store: Store, stream: StreamId, turn: TurnId) -> tuple[TurnEnded, LlmCallOutcome | None] | None:
-    """How a turn ended, and with which reply; None while it is not over."""
+    """Return the turn's end and its last reply, or None while the turn is open."""
     row = await end_of(store, stream, turn)
     ended = row.record if row is not None else None
     if row is None or not isinstance(ended, TurnEnded):
@@ -48,7 +48,7 @@ async def told(store: Store, stream: StreamId, turn: TurnId) -> tuple[TurnEnded,
 
 
 def last_answer(records: Iterable[Record]) -> LlmCallOutcome | None:
-    """How the last complete reply of a turn was recorded."""
+    """Return the outcome that contains the last complete reply among these records."""
     answer = None
     for record in records:
         match record:

@@ -1,4 +1,4 @@
-"""What an observer gets, and the cursor from which it can go on anywhere."""
+"""Events for observers, and the cursor from which any observer can continue."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from perdure.ids import CallId, EffectId, Seq, TurnId
 from perdure.vocab.records import Record
 
 LAST = 2**63
-"""No store counts further."""
+"""Upper bound of every number in a cursor: no store counts further."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """A place in a session: after this record, and after so many characters of that attempt's live text, in that run
-    of it."""
+    """A position in a session: after record `seq`, and after `offset` characters of live text in `run` of `effect`."""
 
     seq: Seq = Seq(0)
     effect: EffectId = EffectId("")
@@ -30,13 +29,13 @@ class Cursor:
 
     @staticmethod
     def parse(text: str) -> Cursor:
-        """Read a cursor; the empty text is the beginning.
+        """Parse a cursor; the empty string is the beginning.
 
         Raises:
             Error: `invalid_cursor`.
         """
         if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - it comes from outside
-            raise Error(Code.INVALID_CURSOR, f"a cursor is text, not {type(text).__name__}")
+            raise Error(Code.INVALID_CURSOR, f"a cursor must be a string, not {type(text).__name__}")
         if not text:
             return Cursor()
         try:
@@ -56,7 +55,7 @@ class Cursor:
 
 
 @dataclass(frozen=True, slots=True)
-class Fact:
+class RecordEvent:
     """A durable record."""
 
     cursor: Cursor
@@ -66,8 +65,8 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True)
-class Delta:
-    """A piece of a reply while it is being written. Not durable: the saved reply replaces it."""
+class TextDelta:
+    """A piece of a reply in progress. Not durable: the saved reply replaces it."""
 
     cursor: Cursor
     turn: TurnId
@@ -78,9 +77,10 @@ class Delta:
 
 
 @dataclass(frozen=True, slots=True)
-class Superseded:
-    """The pieces of a reply that were shown so far, this many characters, are void: the model is asked again, or its
-    attempt has failed. `turn` is blank if they were shown before the cursor this observer came with."""
+class TextReset:
+    """Notice that the `chars` characters of a reply shown so far are void: the model call was repeated or has failed.
+
+    `turn` is blank if the text was shown before the observer's first cursor."""
 
     cursor: Cursor
     turn: TurnId
@@ -90,8 +90,8 @@ class Superseded:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """A running call says how far it is. Not durable."""
+class ToolProgress:
+    """A progress message of a running call. Not durable."""
 
     cursor: Cursor
     turn: TurnId
@@ -104,8 +104,8 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class OutputDelta:
-    """A piece of what a running call prints, on the stream it prints to (`stdout`, `stderr`). Not durable."""
+class ToolOutputDelta:
+    """A piece of the output of a running call, with its stream (`stdout`, `stderr`). Not durable."""
 
     cursor: Cursor
     turn: TurnId
@@ -118,13 +118,13 @@ class OutputDelta:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
-    """Live pieces were dropped: this observer was slow, or a tool said too much. Durable facts never are."""
+class DeltasDropped:
+    """Notice of dropped live pieces: the observer was slow, or a tool emitted too much. Facts are never dropped."""
 
     cursor: Cursor
     dropped: int
     type: Literal["gap"] = "gap"
 
 
-Live: TypeAlias = Delta | Progress | OutputDelta
-Event: TypeAlias = Fact | Live | Superseded | Gap
+Live: TypeAlias = TextDelta | ToolProgress | ToolOutputDelta
+Event: TypeAlias = RecordEvent | Live | TextReset | DeltasDropped

@@ -1,8 +1,8 @@
-"""The only read path: from any cursor, everything durable in order, then live.
+"""The only read path: all durable facts after a cursor, in order, followed by live events.
 
-Law: durable facts are delivered once each, in order, without gaps, whatever was missed in between; they come from the
-store whenever the in-process news is not exactly the next record. Of what a model writes, every place is shown once,
-wherever it runs; if it is asked again, what was shown before is told to be superseded first.
+Law: each durable fact is delivered once, in order, without gaps. An observer reads the store whenever an in-process
+notification is not exactly the next record. Each character of a model's live text is shown once, in whichever process
+the model call runs. If the call is repeated, the text shown before is first marked as superseded.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Protocol
 
 from perdure.errors import Error
 from perdure.ids import EffectId, Seq, StreamId, TurnId
-from perdure.observe.events import Cursor, Delta, Event, Fact, Gap, Live, Superseded
-from perdure.observe.hub import Hub, Subscription
+from perdure.observe.events import Cursor, DeltasDropped, Event, Live, RecordEvent, TextDelta, TextReset
+from perdure.observe.hub import Hub, HubSubscription
 from perdure.store.live import Piece
 from perdure.store.protocol import Store
 from perdure.vocab.outcomes import LlmCallOutcome
@@ -23,20 +23,20 @@ from perdure.vocab.records import EffectSettled, EffectStarted, Row, TurnEnded, 
 
 PAGE = 256
 LOOK_S = 0.1
-"""How often an observer looks for what a model writes in another process, while one is asked there."""
+"""Poll interval for live text while a model call may be running in another process."""
 
 
 class Here(Protocol):
-    """What models are writing in this process."""
+    """Live text of the model calls in this process."""
 
     def so_far(self, stream: StreamId) -> tuple[Piece, ...] | None:
-        """What is being written in a stream here; None if nothing is."""
+        """Return the text of the model call running for a stream in this process; None without such a call."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where an observer looks: what is durable, who tells in this process, and what models write in it."""
+    """Sources of events: the store, the hub of this process, and the live text of its model calls."""
 
     store: Store
     hub: Hub
@@ -46,15 +46,15 @@ class Sources:
 async def follow(
     sources: Sources, stream: StreamId, after: Cursor, *, while_there: bool = False
 ) -> AsyncIterator[Event]:
-    """Events of a stream after a cursor, endlessly; or `while_there`, until it is deleted."""
+    """Yield the events of a stream after a cursor, without end; with `while_there`, until the stream is deleted."""
     observer = _Observer(sources, stream, after)
     with sources.hub.subscribe(stream) as news:
         while True:
-            for event in observer.hear(news):
+            for event in observer.on_notify(news):
                 yield event
             if news.look_again:
                 news.look_again, before = False, observer.seq
-                async for event in observer.look():
+                async for event in observer.poll():
                     yield event
                 if while_there and observer.seq == before and await sources.store.stream(stream) is None:
                     return
@@ -63,7 +63,7 @@ async def follow(
 
 
 class _Observer:
-    """How far somebody has read a stream: `seq` is the last fact."""
+    """The read position of one observer of a stream: `seq` is the last delivered fact."""
 
     def __init__(self, sources: Sources, stream: StreamId, after: Cursor) -> None:
         self.seq = after.seq
@@ -71,16 +71,16 @@ class _Observer:
         self._stream = stream
         self._live = _Live(after)
 
-    def hear(self, news: Subscription) -> Iterator[Event]:
-        """What was told in this process. That something was dropped comes first: after the last of what is left,
-        nobody may be listening."""
+    def on_notify(self, news: HubSubscription) -> Iterator[Event]:
+        """Yield the events published in this process. A gap comes first, because the consumer may stop after the last
+        remaining item."""
         while news.items or news.dropped:
             if news.dropped:
                 dropped, news.dropped = news.dropped, 0
-                yield Gap(Cursor(self.seq), dropped)
+                yield DeltasDropped(Cursor(self.seq), dropped)
                 continue
             item = news.items.popleft()
-            if isinstance(item, Delta):
+            if isinstance(item, TextDelta):
                 yield from self._show(_piece_of(self._stream, item), self._sources.here.so_far(self._stream) or ())
             elif not isinstance(item, Row):
                 if not self._live.is_saved(item):
@@ -90,8 +90,8 @@ class _Observer:
             elif item.seq > self.seq:
                 news.look_again = True
 
-    async def look(self) -> AsyncIterator[Event]:
-        """What is in the store: facts, and then what a model is writing."""
+    async def poll(self) -> AsyncIterator[Event]:
+        """Yield the events in the store: facts, then the live text of the running model call."""
         async for row in _pages(self._sources.store, self._stream, self.seq):
             for event in self._fact(row):
                 yield event
@@ -99,8 +99,8 @@ class _Observer:
             for event in self._show(piece):
                 yield event
 
-    async def wait(self, news: Subscription) -> None:
-        """Until there is something to look at. Who writes in another process does not tell, so then we look."""
+    async def wait(self, news: HubSubscription) -> None:
+        """Wait for a notification. Live text of another process sends none, so the wait then ends after `LOOK_S`."""
         elsewhere = self._live.asked and self._sources.here.so_far(self._stream) is None
         try:
             async with asyncio.timeout(LOOK_S if elsewhere else None):
@@ -117,7 +117,7 @@ class _Observer:
             yield replace(event, cursor=replace(event.cursor, seq=self.seq))
 
     async def _written(self) -> tuple[Piece, ...]:
-        """What a model has written so far, here or elsewhere. What may be lost is not worth an error."""
+        """Return the live text of the running model call, from any process; on a store error, no text."""
         live, store = self._live, self._sources.store
         if not live.asked:
             return ()
@@ -125,7 +125,7 @@ class _Observer:
             return here
         try:
             pieces = await store.live.read(self._stream)
-            if pieces and live.unseen_before(pieces[-1]):  # it began before our cursor: perhaps it is over since
+            if pieces and live.unseen_before(pieces[-1]):  # the call began before the cursor and may have ended since
                 between = await store.read(self._stream, after=pieces[-1].seq, until=live.since)
                 live.recall([_fact(row) for row in between])
         except Error:
@@ -146,29 +146,29 @@ def _call_of(piece: Piece) -> tuple[TurnId, EffectId, int]:
     return piece.turn, piece.effect, piece.run
 
 
-def _fact(row: Row) -> Fact:
-    return Fact(Cursor(row.seq), row.at, row.record)
+def _fact(row: Row) -> RecordEvent:
+    return RecordEvent(Cursor(row.seq), row.at, row.record)
 
 
-def _piece_of(stream: StreamId, item: Delta) -> Piece:
+def _piece_of(stream: StreamId, item: TextDelta) -> Piece:
     cursor = item.cursor
     start = cursor.offset - len(item.text)
     return Piece(stream, item.turn, item.effect, cursor.run, cursor.seq, start, item.text, thinking=item.thinking)
 
 
 class _Live:
-    """What of the running turn this observer has been shown, and which of its effects are settled."""
+    """The live text of the open turn shown to this observer, and the settled effects of the turn."""
 
     def __init__(self, after: Cursor) -> None:
         self.since = after.seq
-        self.asked = True  # a model may be at work: nobody knows yet
+        self.asked = True  # unknown at first, so a model call is assumed
         self._turn: TurnId | None = None
         self._saved: set[EffectId] = set()
         self._effect, self._run, self._offset = after.effect, after.run, after.offset
-        self._of: TurnId | None = None  # the turn of what was shown; None if only a cursor tells of it
+        self._of: TurnId | None = None  # the turn of the shown text; None if the text is known only from the cursor
 
-    def note(self, fact: Fact) -> Iterator[Event]:
-        """A fact, and before it what it makes of the text that was shown."""
+    def note(self, fact: RecordEvent) -> Iterator[Event]:
+        """Yield a fact, preceded by `TextReset` if the fact voids the shown text."""
         match fact.record:
             case TurnOpened(turn=turn):
                 self._turn, self._saved = turn, set()
@@ -187,23 +187,23 @@ class _Live:
                 pass
         yield fact
 
-    def recall(self, facts: list[Fact]) -> None:
-        """What happened before the cursor, since the call began of which we have pieces."""
+    def recall(self, facts: list[RecordEvent]) -> None:
+        """Take note of the facts between the start of a model call and the cursor."""
         for fact in facts:
             if isinstance(fact.record, EffectSettled):
                 self._saved.add(fact.record.id)
 
     def unseen_before(self, piece: Piece) -> bool:
-        """Whether a call began before what this observer reads."""
+        """Return whether the call of a piece began before the first record that this observer reads."""
         return self._turn is None and piece.seq < self.since
 
     def is_saved(self, piece: Live | Piece) -> bool:
-        """Whether the effect is settled: live pieces of it that come after that are old news."""
+        """Return whether the effect is settled, so that its later live pieces are outdated."""
         watched_from_the_middle = self._turn is None
         return (watched_from_the_middle or piece.turn == self._turn) and piece.effect in self._saved
 
-    def show(self, piece: Piece, behind: tuple[Piece, ...]) -> Iterator[Delta | Superseded]:
-        """What of a piece is new. If places before it were missed, they are taken from all there is: `behind`."""
+    def show(self, piece: Piece, behind: tuple[Piece, ...]) -> Iterator[TextDelta | TextReset]:
+        """Yield the new part of a piece. Missed text before it is taken from `behind`, all text of the call so far."""
         if self.is_saved(piece) or (self._turn is not None and piece.turn != self._turn):
             return
         if (piece.effect, piece.run) != (self._effect, self._run) or self._of not in (None, piece.turn):
@@ -217,21 +217,21 @@ class _Live:
             for one in behind:
                 if (one.effect, one.run) == (piece.effect, piece.run) and one.start < piece.start:
                     yield from self._rest(one)
-        if piece.start <= self._offset:  # a hole is not passed over: the saved reply has it
+        if piece.start <= self._offset:  # after a hole, show nothing: the saved reply contains the text
             yield from self._rest(piece)
 
     def _older(self, piece: Piece) -> bool:
-        """Whether it is of a run that this observer has left behind."""
+        """Return whether a piece belongs to an earlier run than the one shown last."""
         return piece.effect == self._effect and self._of == piece.turn and piece.run < self._run
 
-    def _rest(self, piece: Piece) -> Iterator[Delta]:
+    def _rest(self, piece: Piece) -> Iterator[TextDelta]:
         if piece.end <= self._offset:
             return
         text = piece.text[max(0, self._offset - piece.start) :]
         self._offset = piece.end
         cursor = Cursor(piece.seq, piece.effect, piece.end, piece.run)
-        yield Delta(cursor, piece.turn, piece.effect, text, piece.thinking)
+        yield TextDelta(cursor, piece.turn, piece.effect, text, piece.thinking)
 
-    def _supersede(self, cursor: Cursor) -> Superseded:
+    def _supersede(self, cursor: Cursor) -> TextReset:
         effect, chars, self._offset = self._effect, self._offset, 0
-        return Superseded(cursor, self._of or self._turn or TurnId(""), effect, chars)
+        return TextReset(cursor, self._of or self._turn or TurnId(""), effect, chars)

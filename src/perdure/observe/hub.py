@@ -1,4 +1,4 @@
-"""Who watches which stream in this process. Publishing never waits and never fails, whoever listens."""
+"""Subscriptions to streams in this process. Publishing never waits and never fails."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from perdure.vocab.records import Row
 
 QUEUE_LIMIT = 1024
 PEOPLE = StreamId("")
-"""Whoever watches this is told when people are asked something, in whichever session. No stream is called that."""
+"""Topic for requests to people, in all sessions. No stream has this name."""
 
 
-class Subscription:
-    """What has happened on a stream since this observer last looked. Bounded: live pieces are dropped, rows re-read."""
+class HubSubscription:
+    """Bounded queue of a stream's unread events. On overflow, live pieces are dropped and rows are read again."""
 
     def __init__(self, limit: int = QUEUE_LIMIT, *, live: bool = True) -> None:
         self.live = live
@@ -30,7 +30,7 @@ class Subscription:
         self._news = asyncio.Event()
 
     def put(self, item: Row | Live) -> None:
-        """Take notice of something, or of having missed it."""
+        """Queue an item. If the queue is full, schedule a store read for a row, or count a dropped live piece."""
         if not self.live:
             return
         if len(self.items) < self.limit:
@@ -42,30 +42,34 @@ class Subscription:
         self._news.set()
 
     def miss(self, count: int) -> None:
-        """Live pieces were dropped before they came here."""
+        """Count live pieces that were dropped before they reached this subscription."""
         if self.live:
             self.dropped += count
             self._news.set()
 
-    def stir(self) -> None:
-        """Something may have happened elsewhere: read the store again."""
+    def notify(self) -> None:
+        """Make the observer read the store again, after a possible change by another process."""
         self.look_again = True
         self._news.set()
 
     def close(self) -> None:
-        """Nothing more will come."""
+        """End the subscription: `wait` raises from now on."""
         self.closed = True
         self._news.set()
 
     async def wait(self) -> None:
-        """Until there is something to look at.
+        """Wait for an item or a notification.
 
         Raises:
-            Error: `runtime_closed` once nothing more will come.
+            Error: `runtime_closed` after `close`.
         """
         await self._news.wait()
         if self.closed:
-            raise Error(Code.RUNTIME_CLOSED, "the runtime was closed while somebody watched", hint="open it again")
+            raise Error(
+                Code.RUNTIME_CLOSED,
+                "runtime closed: the event stream ended",
+                hint="reconnect with the last cursor",
+            )
         self._news.clear()
 
 
@@ -73,28 +77,28 @@ class Hub:
     """The observers of this process, by stream."""
 
     def __init__(self) -> None:
-        self._watching: dict[StreamId, set[Subscription]] = {}
+        self._watching: dict[StreamId, set[HubSubscription]] = {}
         self._closed = False
 
     def close(self) -> None:
-        """End every watching: those who wait are told."""
+        """Close every subscription; waiting observers get `runtime_closed`."""
         self._closed = True
         for watchers in self._watching.values():
             for subscription in watchers:
                 subscription.close()
 
     def watched(self, stream: StreamId) -> bool:
-        """Whether anybody looks at this stream."""
+        """Return whether the stream has a subscription."""
         return stream in self._watching
 
     @property
     def watched_at_all(self) -> bool:
-        """Whether anybody looks at any stream."""
+        """True if any stream has a subscription."""
         return bool(self._watching)
 
     @property
     def waited_for(self) -> tuple[StreamId, ...]:
-        """The streams of which somebody waits for a record, and nothing else."""
+        """Streams with a subscription that waits for records only, without live pieces."""
         return tuple(
             stream
             for stream, watchers in self._watching.items()
@@ -102,9 +106,9 @@ class Hub:
         )
 
     @contextmanager
-    def subscribe(self, stream: StreamId, *, live: bool = True) -> Generator[Subscription]:
-        """Watch a stream for the length of a block; without `live`, only be told when to look for a new record."""
-        subscription = Subscription(live=live)
+    def subscribe(self, stream: StreamId, *, live: bool = True) -> Generator[HubSubscription]:
+        """Subscribe to a stream for the length of a block; without `live`, only notify of possible new records."""
+        subscription = HubSubscription(live=live)
         if self._closed:
             subscription.close()
         self._watching.setdefault(stream, set()).add(subscription)
@@ -117,21 +121,22 @@ class Hub:
                 del self._watching[stream]
 
     def publish(self, stream: StreamId, *items: Row | Live) -> None:
-        """Tell those who watch."""
+        """Queue items at every subscription of a stream."""
         for subscription in self._watching.get(stream, ()):
             for item in items:
                 subscription.put(item)
 
     def miss(self, stream: StreamId, count: int) -> None:
-        """Tell those who watch that live pieces were dropped."""
+        """Count dropped live pieces at every subscription of a stream."""
         for subscription in self._watching.get(stream, ()):
             subscription.miss(count)
 
-    def stir(self, stream: StreamId | None = None, *, still: Container[StreamId] = ()) -> None:
-        """Make observers read the store again: those of one stream, or all. Not those who wait for a record of a stream
-        that is `still`."""
+    def notify(self, stream: StreamId | None = None, *, still: Container[StreamId] = ()) -> None:
+        """Make the observers of one stream, or of all, read the store again.
+
+        Observers that wait only for records of a stream in `still` are left out: that stream did not move."""
         streams = (stream,) if stream is not None else tuple(self._watching)
         for name in streams:
             for subscription in self._watching.get(name, ()):
                 if subscription.live or name not in still:
-                    subscription.stir()
+                    subscription.notify()

@@ -1,7 +1,7 @@
-"""What running tools say, on its way to the observers of this process: never stored, never waited for, bounded.
+"""Bounded queue of live tool events for the observers of this process. Events are never stored.
 
-Laws: `emit` returns at once, from any thread. However much a tool says, the event loop is bothered at most once per
-`INTERVAL_S` and with at most `MAX_WAITING` events; what does not fit is dropped, oldest first, and counted.
+Laws: `emit` returns at once, from any thread. The event loop runs at most once per `INTERVAL_S` for them, with at most
+`MAX_WAITING` events. Surplus events are dropped, oldest first, and counted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from perdure.ids import EffectId, TurnId
 from perdure.observe.emit import EmittedEvent, EventRequest, ToolOutputDeltaData, ToolProgressData
-from perdure.observe.events import Cursor, Live, OutputDelta, Progress
+from perdure.observe.events import Cursor, Live, ToolOutputDelta, ToolProgress
 
 INTERVAL_S = 0.05
 MAX_WAITING = 256
@@ -22,18 +22,18 @@ MAX_PIECE_CHARS = 8192
 
 
 @dataclass(frozen=True, slots=True)
-class Audience:
-    """Those who listen to one stream: whether there is anybody, how to tell them, and how to say what was lost."""
+class ProgressSink:
+    """Access to the observers of one stream: check for observers, publish an event, report dropped events."""
 
     listens: Callable[[], bool]
-    tell: Callable[[Live], None]
+    publish: Callable[[Live], None]
     missed: Callable[[int], None]
 
 
 class LiveEmitter:
-    """Takes the events of the tools of one session. Make it in the event loop that is to be told."""
+    """Emitter for the tools of one session. Create it in the event loop of the observers."""
 
-    def __init__(self, audience: Audience) -> None:
+    def __init__(self, audience: ProgressSink) -> None:
         self._audience = audience
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
@@ -44,7 +44,7 @@ class LiveEmitter:
         self._next_at = 0.0
 
     def emit(self, request: EventRequest) -> EmittedEvent:
-        """Take an event. Nobody who listens, nothing kept.
+        """Accept an event; without observers, drop it.
 
         Raises:
             RuntimeError: the event loop is closed.
@@ -64,8 +64,8 @@ class LiveEmitter:
     def _keep(self, item: Live) -> None:
         last = self._waiting[-1] if self._waiting else None
         if (
-            isinstance(item, OutputDelta)
-            and isinstance(last, OutputDelta)
+            isinstance(item, ToolOutputDelta)
+            and isinstance(last, ToolOutputDelta)
             and (last.call, last.effect, last.stream) == (item.call, item.effect, item.stream)
             and len(last.text) + len(item.text) <= MAX_PIECE_CHARS
         ):
@@ -84,7 +84,7 @@ class LiveEmitter:
             self.flush()
 
     def flush(self) -> None:
-        """Tell the observers what has gathered. In the event loop only; call it when a call ends."""
+        """Publish the queued events. Call it in the event loop only, and at the end of a call."""
         self._next_at = self._loop.time() + INTERVAL_S
         with self._lock:
             self._scheduled = False
@@ -93,20 +93,20 @@ class LiveEmitter:
         if missed:
             self._audience.missed(missed)
         for item in waiting:
-            self._audience.tell(item)
+            self._audience.publish(item)
 
 
 def _live(request: EventRequest) -> Iterator[Live]:
     turn, effect = request.context.turn_id or TurnId(""), request.context.exec_id or EffectId("")
     match request.data:
         case ToolProgressData(tool_call_id=call, tool_name=tool, message=message, display_name=shown):
-            yield Progress(Cursor(), turn, effect, call, tool, _clean(message[:MAX_PIECE_CHARS]), shown or "")
+            yield ToolProgress(Cursor(), turn, effect, call, tool, _clean(message[:MAX_PIECE_CHARS]), shown or "")
         case ToolOutputDeltaData(tool_call_id=call, tool_name=tool, delta=text, stream=stream):
             for start in range(0, len(text), MAX_PIECE_CHARS):
                 piece = _clean(text[start : start + MAX_PIECE_CHARS])
-                yield OutputDelta(Cursor(), turn, effect, call, tool, piece, stream)
+                yield ToolOutputDelta(Cursor(), turn, effect, call, tool, piece, stream)
 
 
 def _clean(text: str) -> str:
-    # A lone surrogate cannot be sent on; whatever a tool prints must not break those who watch.
+    # A lone surrogate cannot be encoded; the output of a tool must not break observers.
     return text.encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""What a session waits for that somebody or something outside must bring: answers of people, completions, moments."""
+"""Open external waits of a session: approvals, questions, client results, completions, events, timers."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _PREFIXES: dict[PendingKind, str] = {"approval": "apr_", "doubt": "dbt_"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingItem:
-    """One thing that is waited for: since when, until when, and who can bring it.
+    """One open wait: its start, its deadline, and in `who` the ways to resolve it.
 
-    `id` is what it is answered by: an approval's id, an event's name; blank if nobody can do anything but wait.
+    `id` addresses the wait, for example an approval's id or an event's name; blank if only time or a key can end it.
     """
 
     kind: PendingKind
@@ -50,9 +50,7 @@ class PendingItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingDecision(PendingItem):
-    """Something that people are asked about a call with exactly these arguments: whether it may run (`approval`), or
-    what became of it (`doubt`).
-    """
+    """A decision about a call with exactly these arguments: permission to run (`approval`) or outcome (`doubt`)."""
 
     promise: PromiseId
     args: Json
@@ -60,25 +58,25 @@ class PendingDecision(PendingItem):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingClientCall(PendingItem):
-    """A call that the client runs: its result is posted under its id."""
+    """A call that the client runs; the client posts the result under the call's id."""
 
     args: Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingQuestion(PendingItem):
-    """Questions to a person, which are answered under the id of their call."""
+    """Questions to a person; the answer is posted under the call's id."""
 
     questions: tuple[Question, ...]
 
 
 def ask_id(kind: PendingKind, promise: PromiseId) -> str:
-    """What people call a question: short, and never the key by which a promise is answered."""
+    """Return the short public id of a request to a person. The id is not a key and cannot resolve the promise."""
     return f"{_PREFIXES[kind]}{promise[:_ID_CHARS]}"
 
 
 def who_can_answer(kind: Literal["approval", "doubt"], promise: PromiseId) -> str:
-    """How a question to people is answered, in words."""
+    """Return the calls and commands that resolve a request to a person."""
     id = ask_id(kind, promise)
     if kind == "approval":
         return f"rt.approvals.approve({id!r}, by=...) or .deny(...); `perdure approvals approve {id}` or `deny`"
@@ -86,15 +84,15 @@ def who_can_answer(kind: Literal["approval", "doubt"], promise: PromiseId) -> st
 
 
 async def pending(store: Store, stream: StreamId) -> tuple[PendingItem, ...]:
-    """What the open turn of a session waits for, the longest waiting first.
+    """Return the external waits of a session's open turn, oldest first.
 
     Raises:
         Error: `session_unknown`.
     """
     if await store.stream(stream) is None:
         name = stream_names(stream)[2]
-        hint = "list them with `perdure sessions list`"
-        raise Error(Code.SESSION_UNKNOWN, f"there is no session {name!r}", hint=hint)
+        hint = "perdure sessions list"
+        raise Error(Code.SESSION_UNKNOWN, f"unknown session {name!r}", hint=hint)
     loaded = await store.load(stream, code=CODE)
     state = fold_all(loaded.snapshot.data if loaded.snapshot else None, loaded.rows)
     if state.open_turn is None:
@@ -106,7 +104,7 @@ async def pending(store: Store, stream: StreamId) -> tuple[PendingItem, ...]:
 
 
 async def answered(store: Store, rows: Sequence[Row]) -> set[EffectId]:
-    """The waits among these rows whose answer is there, and which nobody has acted on yet."""
+    """Return the unsettled waits among these rows whose promise is already resolved."""
     journal = EffectJournal()
     for row in rows:
         journal.fold(row.record)
@@ -120,7 +118,7 @@ async def answered(store: Store, rows: Sequence[Row]) -> set[EffectId]:
 
 
 def items(session: SessionId, turn: TurnId, rows: Sequence[Row]) -> tuple[PendingItem, ...]:
-    """What a turn waits for, from the rows of that turn."""
+    """Return the external waits of a turn, oldest first, from the rows of that turn."""
     journal = EffectJournal()
     begun: dict[EffectId, int] = {}
     ends: dict[EffectId, Done] = {}
@@ -138,7 +136,7 @@ def items(session: SessionId, turn: TurnId, rows: Sequence[Row]) -> tuple[Pendin
             case EffectSettled(id=effect, outcome=ToolCallOutcome(launch=Done() as done)):
                 ends[effect] = done
             case EffectSettled(id=effect, outcome=ToolCallOutcome(launch=Pending(due_at=int(due_at)))):
-                left[f"{effect}.completion"] = due_at  # what the tool said last counts
+                left[f"{effect}.completion"] = due_at  # the deadline that the tool set last applies
             case OutcomeArrivedLate(call=told):
                 late.add(told)
             case _:
@@ -148,9 +146,9 @@ def items(session: SessionId, turn: TurnId, rows: Sequence[Row]) -> tuple[Pendin
         ref = parse_ref(started.id)
         call = calls.get((ref.iteration, ref.index)) if ref.index is not None else None
         if call is not None and call.id in late:
-            continue  # what was asked about it is known by now
+            continue  # its outcome arrived late, so no decision is needed
         tool = journal.tool_around(started.id) or (call.name if call else "")
-        place = _Place(session, turn, call, tool, begun[started.id], left.get(started.id, started.due_at))
+        place = _PendingPosition(session, turn, call, tool, begun[started.id], left.get(started.id, started.due_at))
         found.extend(_item(started, ref, place, _doubt(ref, ends)))
     return tuple(sorted(found, key=lambda item: item.since))
 
@@ -160,7 +158,7 @@ def _doubt(ref: EffectRef | PartRef, ends: dict[EffectId, Done]) -> Done | None:
 
 
 class _Fields(TypedDict):
-    """What every pending item says."""
+    """The fields of every pending item."""
 
     kind: PendingKind
     id: str
@@ -176,7 +174,7 @@ class _Fields(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _PendingPosition:
     session: SessionId
     turn: TurnId
     call: ToolCall | None
@@ -185,11 +183,13 @@ class _Place:
     until: int | None
 
 
-def _item(started: EffectStarted, ref: EffectRef | PartRef, at: _Place, ended: Done | None) -> Iterable[PendingItem]:
+def _item(
+    started: EffectStarted, ref: EffectRef | PartRef, at: _PendingPosition, ended: Done | None
+) -> Iterable[PendingItem]:
     decision = decision_owed(started, at.session, at.turn, at.since)
     match started.command, ref:
         case AwaitEvent(key=key, about=PreparedToolCall() as about), _ if isinstance(key.wait, ClientResult):
-            who = f"the client: session.post_result({about.call_id!r}, ...); `perdure sessions post {_word(at)}`"
+            who = f"the client: session.post_result({about.call_id!r}, ...); `perdure sessions post-result {_word(at)}`"
             what = f"the client's result of tool {about.tool_name}"
             yield PendingClientCall(**_fields(started, at, "client_call", about.call_id, what, who), args=about.args)
         case AwaitEvent(key=key, about=PreparedToolCall() as about), _ if isinstance(key.wait, UserAnswer):
@@ -205,15 +205,17 @@ def _item(started: EffectStarted, ref: EffectRef | PartRef, at: _Place, ended: D
             who = f"session.resolve({name!r}, ...), or the key that was handed out; {command}"
             yield _plain(started, at, "event", name, f"event {name!r} of tool {at.tool}", who)
         case AwaitEvent(), EffectRef(tail="completion") if ended is None:
-            who = "whoever has the key that was handed out"
-            yield _plain(started, at, "completion", "", f"somebody to complete tool {at.tool}", who)
+            who = "the holder of the key that was handed out"
+            yield _plain(started, at, "completion", "", f"completion of tool {at.tool}", who)
         case _ if started.kind is EffectKind.SLEEP:
-            yield _plain(started, at, "sleep", "", f"a moment, for {at.tool or 'the model'}", "nobody: time passes")
+            yield _plain(started, at, "sleep", "", f"a timer of {at.tool or 'the model call'}", "the clock")
         case _:
             pass
 
 
-def _plain(started: EffectStarted, at: _Place, kind: PendingKind, id: str, what: str, who: str) -> PendingItem:
+def _plain(
+    started: EffectStarted, at: _PendingPosition, kind: PendingKind, id: str, what: str, who: str
+) -> PendingItem:
     return PendingItem(**_fields(started, at, kind, id, what, who))
 
 
@@ -222,7 +224,7 @@ def _short(question: str) -> str:
     return repr(line if len(line) <= _SHOWN_CHARS else f"{line[:_SHOWN_CHARS]}…")
 
 
-def _fields(started: EffectStarted, at: _Place, kind: PendingKind, id: str, what: str, who: str) -> _Fields:
+def _fields(started: EffectStarted, at: _PendingPosition, kind: PendingKind, id: str, what: str, who: str) -> _Fields:
     about = started.command.about if isinstance(started.command, AwaitEvent) else None
     return _Fields(
         kind=kind,
@@ -239,12 +241,12 @@ def _fields(started: EffectStarted, at: _Place, kind: PendingKind, id: str, what
     )
 
 
-def _word(at: _Place) -> str:
+def _word(at: _PendingPosition) -> str:
     return shlex.quote(at.session)
 
 
 def decision_owed(started: EffectStarted, session: SessionId, turn: TurnId, since: int) -> PendingDecision | None:
-    """What people are asked by the start of a wait; None if that is nothing."""
+    """Return the decision that a wait requests from a person; None for other waits."""
     match started.command:
         case AwaitEvent(key=key, about=PreparedToolCall() as about) if isinstance(
             key.wait, ToolApproval | DoubtVerdict
@@ -252,7 +254,7 @@ def decision_owed(started: EffectStarted, session: SessionId, turn: TurnId, sinc
             kind = "approval" if isinstance(key.wait, ToolApproval) else "doubt"
         case _:
             return None
-    doing = "approval of tool" if kind == "approval" else "somebody to say what became of tool"
+    doing = "approval of tool" if kind == "approval" else "a person to settle the outcome of tool"
     return PendingDecision(
         kind=kind,
         id=ask_id(kind, key.key_id),

@@ -1,19 +1,19 @@
-"""From events to the text a reader sees."""
+"""Conversion of events to the text of a turn's replies."""
 
 from __future__ import annotations
 
 from perdure.ids import EffectId
-from perdure.observe.events import Delta, Event, Fact, Superseded
+from perdure.observe.events import Event, RecordEvent, TextDelta, TextReset
 from perdure.vocab.messages import Reply
 from perdure.vocab.outcomes import LlmCallOutcome
 from perdure.vocab.records import EffectSettled
 
 
 class TextFlow:
-    """The replies of a turn as they are written, each on a line of its own.
+    """The replies of a turn as a text stream, each reply on its own line.
 
-    A reply that broke off stays as it is and is followed by the whole new one; pieces that were missed are filled in
-    from the saved reply.
+    An interrupted reply stays visible, and the whole new reply follows it. Missed pieces are filled in from the saved
+    reply.
     """
 
     def __init__(self) -> None:
@@ -22,16 +22,18 @@ class TextFlow:
         self._begun = False
 
     def feed(self, event: Event) -> str:
-        """What to show next, perhaps nothing."""
+        """Return the text to show for an event, or an empty string."""
         match event:
-            case Delta(effect=effect, text=text, thinking=False):
+            case TextDelta(effect=effect, text=text, thinking=False):
                 lead = self._line(effect)
                 self._shown += text
                 return lead + text
-            case Superseded(effect=effect) if effect == self._effect:
-                self._effect = None  # what is said next begins on a line of its own
+            case TextReset(effect=effect) if effect == self._effect:
+                self._effect = None  # the next text starts on a new line
                 return ""
-            case Fact(record=EffectSettled(id=effect, outcome=LlmCallOutcome(reply=Reply() as reply))) if reply.text:
+            case RecordEvent(record=EffectSettled(id=effect, outcome=LlmCallOutcome(reply=Reply() as reply))) if (
+                reply.text
+            ):
                 lead = self._line(effect)
                 shown, self._effect = self._shown, None
                 return lead + (reply.text[len(shown) :] if reply.text.startswith(shown) else f"\n{reply.text}")

@@ -1,4 +1,4 @@
-"""Reads a session's log again from the beginning, and says where it contradicts itself."""
+"""Consistency check of a session's log, its row and its snapshot."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from perdure.vocab.outcomes import (
     ToolCallOutcome,
 )
 from perdure.vocab.records import (
+    ApprovalGranted,
     EffectSettled,
     EffectStarted,
-    GrantMade,
     InputAdmitted,
     InputCancelled,
     OutcomeArrivedLate,
@@ -39,8 +39,8 @@ from perdure.vocab.refs import is_part
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What was read, and what is wrong with it."""
+class VerifyReport:
+    """The counts of a verified log, and the problems found."""
 
     records: int
     turns: int
@@ -55,11 +55,11 @@ class _Turn:
     started: dict[EffectId, EffectStarted] = field(default_factory=dict[EffectId, EffectStarted])
     settled: dict[EffectId, EffectSettled] = field(default_factory=dict[EffectId, EffectSettled])
     late: set[EffectId] = field(default_factory=set[EffectId])
-    """Effects of which a former owner told how they ended, before anybody wrote that they are in doubt."""
+    """Effects whose outcome a former owner delivered late, before they were recorded as in doubt."""
 
 
-def verify(info: StreamInfo, rows: Sequence[Row], loaded: Loaded) -> Verdict:
-    """Fold a log again and compare."""
+def verify(info: StreamInfo, rows: Sequence[Row], loaded: Loaded) -> VerifyReport:
+    """Fold a whole log and compare it with the session's row, keys and snapshot."""
     problems = [*_order(rows, info)]
     records: list[tuple[Row, Record]] = []
     for row in rows:
@@ -68,18 +68,18 @@ def verify(info: StreamInfo, rows: Sequence[Row], loaded: Loaded) -> Verdict:
         except Error as problem:
             problems.append(f"#{row.seq}: {problem.message}: {problem.because}")
     problems += _labels(records)
-    reading = _Reading()
+    reading = _VerifyFold()
     for row, record in records:
         problems += reading.take(row, record)
     if len(records) == len(rows):
         problems += _snapshot(info, rows, loaded)
     snapshot = loaded.snapshot.seq if loaded.snapshot else None
-    return Verdict(len(rows), reading.turns, reading.effects, snapshot, tuple(problems))
+    return VerifyReport(len(rows), reading.turns, reading.effects, snapshot, tuple(problems))
 
 
 def contradictions(rows: Sequence[Row]) -> Iterator[str]:
-    """Where a log that is in no store yet contradicts itself."""
-    reading = _Reading()
+    """Yield the contradictions of a log that is not stored yet."""
+    reading = _VerifyFold()
     for row in rows:
         yield from reading.take(row, row.record)
 
@@ -91,7 +91,7 @@ def _order(rows: Sequence[Row], info: StreamInfo) -> Iterator[str]:
             return
     last = rows[-1].seq if rows else 0
     if last != info.last_seq:
-        yield f"the log ends at #{last}, the session says #{info.last_seq}"
+        yield f"the log ends at #{last}, the session row at #{info.last_seq}"
 
 
 def _labels(records: Sequence[tuple[Row, Record]]) -> Iterator[str]:
@@ -111,11 +111,11 @@ def _snapshot(info: StreamInfo, rows: Sequence[Row], loaded: Loaded) -> Iterator
         yield "the snapshot and the records after it give another state than the whole log"
     if (info.active or info.parked) != (whole.open_turn is not None):
         marked = "active" if info.active else "parked" if info.parked else "inactive"
-        yield f"the session is marked {marked}, the log says otherwise"
+        yield f"the session is marked {marked}, contrary to its log"
 
 
-class _Reading:
-    """Turns and effects, as the records name them."""
+class _VerifyFold:
+    """The state that the checks need: turns, inputs, log keys and the open turn's effects."""
 
     def __init__(self) -> None:
         self.turns = 0
@@ -137,8 +137,8 @@ class _Reading:
                 yield from self._withdraw(row, record)
             case RecordRedacted(seq=seq):
                 if not 1 <= seq < row.seq:
-                    yield f"#{row.seq}: record {seq} is redacted, which does not stand before it"
-            case GrantMade(grant=grant):
+                    yield f"#{row.seq}: redacts record {seq}, which is not an earlier record"
+            case ApprovalGranted(grant=grant):
                 if revocation_key(grant) in self._keys:
                     yield f"#{row.seq}: the grant {grant} is made after it was revoked"
             case TurnOpened():
@@ -166,7 +166,7 @@ class _Reading:
         if record.turn not in self._asked:
             yield f"#{row.seq}: a turn begins that no input asked for"
         if not 0 <= record.view_seq <= row.seq:
-            yield f"#{row.seq}: the turn is shown what stands after it, from #{record.view_seq} on"
+            yield f"#{row.seq}: the model view of the turn starts at #{record.view_seq}, after it"
         if self._open:
             yield f"#{row.seq}: a turn begins before the one before it has ended"
         if record.index != self.turns:
@@ -216,7 +216,7 @@ class _Reading:
             yield f"#{row.seq}: effect {record.id} was settled before"
         started = self._open.started.get(record.id)
         if started and record.fingerprint and started.fingerprint != record.fingerprint:
-            yield f"#{row.seq}: effect {record.id} answers something else than was asked"
+            yield f"#{row.seq}: effect {record.id} has another fingerprint than its start"
         if not started and not record.fingerprint and _performed(record.outcome):
             yield f"#{row.seq}: effect {record.id} was performed and has no fingerprint"
         self._open.settled[record.id] = record
@@ -229,7 +229,7 @@ class _Reading:
         missing = [
             effect
             for effect, started in self._open.started.items()
-            if effect not in known and not (is_part(effect) and started.effect == "pure")  # a wait may be left behind
+            if effect not in known and not (is_part(effect) and started.effect == "pure")  # a wait may stay unsettled
         ]
         if record.status == "finished" and missing:
             yield f"#{row.seq}: the turn finished without the outcome of {', '.join(missing)}"
@@ -237,7 +237,7 @@ class _Reading:
 
 
 def _performed(outcome: Outcome) -> bool:
-    """Whether the world was asked: what was refused before dispatch needs no fingerprint."""
+    """Return whether the effect was dispatched. An effect refused before dispatch needs no fingerprint."""
     match outcome:
         case LlmCallOutcome(reply=Reply()):
             return True

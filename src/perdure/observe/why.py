@@ -1,4 +1,4 @@
-"""What a session is doing or waiting for, in words a person can act on."""
+"""Explanation of a session's state: status, current work or waits, and the action that unblocks it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from perdure.observe.pending import PendingItem, answered, items
 from perdure.session.fold import CODE, SessionState, cancel_of, fold_all
 from perdure.store.permits import Permit
 from perdure.store.protocol import Store
-from perdure.store.shapes import Loaded, Place, StreamInfo
+from perdure.store.shapes import Loaded, Placement, StreamInfo
 from perdure.vocab.approvals import approved, did_not_happen
 from perdure.vocab.messages import Reply
 from perdure.vocab.outcomes import AwaitEventOutcome, CompletedToolCall, Done, LlmCallOutcome, ToolCallOutcome
@@ -23,12 +23,14 @@ from perdure.vocab.refs import EffectRef, PartRef, first_time, is_part, parse_re
 
 MAX_NAMED = 5
 
-Status = Literal["idle", "running", "waiting", "waiting_for_tool_results", "queued", "interrupted", "sealed", "paused"]
+Status = Literal["idle", "queued", "running", "waiting", "paused", "failed"]
+"""The state of a session. `queued`: work waits for a worker; `waiting`: a turn waits for something outside; `failed`:
+the last turn was dead-lettered."""
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """One thing that is under way."""
+class WaitInfo:
+    """One piece of current work or one wait, with its start, its deadline and the ways to resolve it."""
 
     what: str
     since: int
@@ -38,20 +40,22 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Why:
+class Explanation:
     """The answer to "why is nothing happening?"."""
 
     status: Status
     summary: str
     turn: TurnId | None = None
-    waiting: tuple[Waiting, ...] = ()
+    waiting: tuple[WaitInfo, ...] = ()
     queued: int = 0
     owner: str | None = None
     hint: str = ""
 
 
-async def explain(store: Store, stream: StreamId, *, now: int, places: Mapping[str, Place] | None = None) -> Why:
-    """Look at a session from outside; `places` are those of agents that are known here.
+async def explain(
+    store: Store, stream: StreamId, *, now: int, places: Mapping[str, Placement] | None = None
+) -> Explanation:
+    """Explain a session's state from the store; `places` are the placements of the agents known here.
 
     Raises:
         Error: `session_unknown`.
@@ -60,8 +64,8 @@ async def explain(store: Store, stream: StreamId, *, now: int, places: Mapping[s
     if info is None:
         raise Error(
             Code.SESSION_UNKNOWN,
-            f"there is no session {stream_names(stream)[2]!r}",
-            hint="list them with `perdure sessions list`",
+            f"unknown session {stream_names(stream)[2]!r}",
+            hint="perdure sessions list",
         )
     loaded = await store.load(stream, code=CODE)
     state = fold_all(loaded.snapshot.data if loaded.snapshot else None, loaded.rows)
@@ -72,15 +76,15 @@ async def explain(store: Store, stream: StreamId, *, now: int, places: Mapping[s
         waiting, _ = _waited_for(info, state, open_rows, await answered(store, open_rows))
         return _paused(info, state, queued, rows, waiting)
     if state.open_turn is None:
-        queue = info.queue or (places or {}).get(info.agent, Place()).queue
-        return _between_turns(info, queued, loaded, await _seats(store, queue) if queued else "")
+        queue = info.queue or (places or {}).get(info.agent, Placement()).queue
+        return _between_turns(info, queued, loaded, await _slots(store, queue) if queued else "")
     rows = await store.read(stream, after=Seq(state.turn_seq - 1))
     wanted = _permits_wanted(stream, await store.permits())
     return _within_turn(info, state, rows, queued, wanted, await answered(store, rows))
 
 
-async def _seats(store: Store, queue: str) -> str:
-    """Who holds the seats of a queue, if it has a number of them; or that nobody serves it."""
+async def _slots(store: Store, queue: str) -> str:
+    """Return the holders of a queue's slots, if the queue is limited, or a note that no worker serves it."""
     name = f"queue:{queue}"
     held = [permit for permit in await store.permits() if permit.name == name and permit.granted and permit.alive]
     if held:
@@ -90,41 +94,45 @@ async def _seats(store: Store, queue: str) -> str:
     return f"; no worker serves queue {queue!r}" if alive and not served else ""
 
 
-def _permits_wanted(stream: StreamId, permits: Sequence[Permit]) -> list[Waiting]:
-    """What a session is in line for, and who has it."""
-    found: list[Waiting] = []
+def _permits_wanted(stream: StreamId, permits: Sequence[Permit]) -> list[WaitInfo]:
+    """Return the permits that a session is queued for, with their current holders."""
+    found: list[WaitInfo] = []
     for permit in permits:
         if permit.granted or not permit.alive or not permit.holder.startswith(f"{stream}#"):
             continue
         held = [other for other in permits if other.name == permit.name and other.granted and other.alive]
         effect = EffectId(permit.holder.removeprefix(f"{stream}#").partition("#")[0])
-        found.append(Waiting(f"a permit of {permit.name}, held by {_holders(held)}", permit.at, None, effect))
+        found.append(WaitInfo(f"a permit of {permit.name}, held by {_holders(held)}", permit.at, None, effect))
     return found
 
 
 def _holders(held: Sequence[Permit]) -> str:
     named = [f"session {stream_names(StreamId(p.holder.partition('#')[0]))[2]} (worker {p.worker})" for p in held]
     more = f" and {len(named) - MAX_NAMED} more" if len(named) > MAX_NAMED else ""
-    return ", ".join(named[:MAX_NAMED]) + more or "nobody any more"
+    return ", ".join(named[:MAX_NAMED]) + more or "no session"
 
 
-def _noted(waiting: Sequence[Waiting], known: set[EffectId]) -> tuple[Waiting, ...]:
-    """What was answered, and is only waiting to go on, says so."""
+def _noted(waiting: Sequence[WaitInfo], known: set[EffectId]) -> tuple[WaitInfo, ...]:
+    """Mark the waits that are resolved but not yet resumed as answered."""
     return tuple(
         replace(item, what=f"{item.what} (answered)", who="") if item.effect in known else item for item in waiting
     )
 
 
-def _paused(info: StreamInfo, state: SessionState, queued: int, rows: Sequence[Row], stopped: Sequence[Waiting]) -> Why:
+def _paused(
+    info: StreamInfo, state: SessionState, queued: int, rows: Sequence[Row], stopped: Sequence[WaitInfo]
+) -> Explanation:
     assert info.paused is not None
     record = next((row.record for row in reversed(rows) if row.kind == "session_paused"), None)
     reason = record.reason if isinstance(record, SessionPaused) else ""
-    summary = f"paused by {info.paused.by or 'somebody'}" + (f": {reason}" if reason else "")
-    since = Waiting("somebody to resume it", info.paused.since or 0)
+    summary = f"paused by {info.paused.by or 'an unnamed caller'}" + (f": {reason}" if reason else "")
+    since = WaitInfo("an operator to resume it", info.paused.since or 0)
     turn = state.open_turn
     if cancel_of(state, turn) if turn else None:
         summary += "; its turn was cancelled and ends when it is resumed"
-    return Why("paused", summary + _behind(queued), turn, (since, *stopped), queued, info.owner, "session.resume()")
+    return Explanation(
+        "paused", summary + _behind(queued), turn, (since, *stopped), queued, info.owner, "session.resume()"
+    )
 
 
 def _behind(queued: int) -> str:
@@ -133,22 +141,22 @@ def _behind(queued: int) -> str:
     return "; 1 input waits" if queued == 1 else f"; {queued} inputs wait"
 
 
-def _between_turns(info: StreamInfo, queued: int, loaded: Loaded, seats: str) -> Why:
-    if not queued and (seal := sealed_turn(loaded.rows)) is not None:
+def _between_turns(info: StreamInfo, queued: int, loaded: Loaded, slots: str) -> Explanation:
+    if not queued and (failed := dead_lettered_turn(loaded.rows)) is not None:
         hint = "find out what kills its workers, then: session.retry(), or send something else"
-        return Why("sealed", seal.message, seal.turn, owner=info.owner, hint=hint)
+        return Explanation("failed", failed.message, failed.turn, owner=info.owner, hint=hint)
     if not queued:
-        return Why("idle", "nothing is waiting", owner=info.owner, hint="send something")
+        return Explanation("idle", "nothing is waiting", owner=info.owner, hint="send something")
     oldest = min(row.at for row in loaded.inbox)
     inputs = "1 input" if queued == 1 else f"{queued} inputs"
-    waiting = (Waiting(f"{inputs} to be taken up", oldest),)
+    waiting = (WaitInfo(f"{inputs} to be taken up", oldest),)
     alive = info.owner is not None and info.owner_alive
     hint = "" if alive else f"no worker serves it: start one that has agent {info.agent!r}"
-    return Why("queued", f"{inputs} waiting for a worker{seats}", None, waiting, queued, info.owner, hint)
+    return Explanation("queued", f"{inputs} waiting for a worker{slots}", None, waiting, queued, info.owner, hint)
 
 
-def sealed_turn(rows: Sequence[Row]) -> TurnEnded | None:
-    """The end of a session's last turn, if it was sealed. A snapshot is never newer than the last turn's beginning."""
+def dead_lettered_turn(rows: Sequence[Row]) -> TurnEnded | None:
+    """Return the end of a session's last turn, if that turn was dead-lettered. No snapshot is newer than its start."""
     ends = (row.record for row in reversed(rows) if row.kind == "turn_ended")
     last = next(ends, None)
     return last if isinstance(last, TurnEnded) and last.reason == "no_forward_progress" else None
@@ -159,9 +167,9 @@ def _within_turn(
     state: SessionState,
     rows: Sequence[Row],
     queued: int,
-    wanted: Sequence[Waiting],
+    wanted: Sequence[WaitInfo],
     known: set[EffectId],
-) -> Why:
+) -> Explanation:
     turn = state.open_turn
     under_way, held = _waited_for(info, state, rows, known)
     waiting = (*under_way, *wanted)
@@ -170,22 +178,22 @@ def _within_turn(
     at_work = info.owner is not None and info.owner_alive
     if (info.parked or at_work) and held and all(item.kind == "client_call" for item in held.values()):
         hint = next(item.who for item in held.values())
-        return Why("waiting_for_tool_results", f"waiting for {what}{behind}", turn, waiting, queued, info.owner, hint)
+        return Explanation("waiting", f"waiting for {what}{behind}", turn, waiting, queued, info.owner, hint)
     if info.parked:
-        return Why(
+        return Explanation(
             "waiting", f"waiting for {what}{behind}", state.open_turn, waiting, queued, info.owner, _who_can(waiting)
         )
     if info.owner is None or not info.owner_alive:
         hint = f"start a worker that has agent {info.agent!r}; it will carry on"
         summary = f"interrupted during {what}; the worker is gone{behind}"
-        return Why("interrupted", summary, state.open_turn, waiting, queued, info.owner, hint)
-    return Why("running", f"waiting for {what}{behind}", state.open_turn, waiting, queued, info.owner)
+        return Explanation("queued", summary, state.open_turn, waiting, queued, info.owner, hint)
+    return Explanation("running", f"waiting for {what}{behind}", state.open_turn, waiting, queued, info.owner)
 
 
 def _waited_for(
     info: StreamInfo, state: SessionState, rows: Sequence[Row], known: set[EffectId]
-) -> tuple[tuple[Waiting, ...], dict[EffectId, PendingItem]]:
-    """What is under way in the open turn, and what of it somebody outside must bring."""
+) -> tuple[tuple[WaitInfo, ...], dict[EffectId, PendingItem]]:
+    """Return the current work of the open turn, and its unanswered external waits by effect."""
     if state.open_turn is None:
         return (), {}
     named = items(SessionId(stream_names(info.stream)[2]), state.open_turn, rows)
@@ -194,8 +202,8 @@ def _waited_for(
     return _noted(tuple(told), known), held
 
 
-def _told(waiting: Waiting, held: PendingItem | None) -> Waiting:
-    """What is waited for in the words of what it is, until when, and who can bring it."""
+def _told(waiting: WaitInfo, held: PendingItem | None) -> WaitInfo:
+    """Return a wait with the description, deadline and ways to resolve of its pending item, if it has one."""
     if held is None:
         return waiting
     what = held.what if held.kind in _IN_THEIR_WORDS else waiting.what
@@ -205,7 +213,7 @@ def _told(waiting: Waiting, held: PendingItem | None) -> Waiting:
 _IN_THEIR_WORDS = ("client_call", "question")
 
 
-def _who_can(waiting: Sequence[Waiting]) -> str:
+def _who_can(waiting: Sequence[WaitInfo]) -> str:
     if asked := [item.who for item in waiting if item.who.startswith(("a person", "the client", "rt.approvals"))]:
         return asked[0]
     refs = [parse_ref(item.effect) for item in waiting if item.effect]
@@ -213,7 +221,7 @@ def _who_can(waiting: Sequence[Waiting]) -> str:
     return f"answer it: session.resolve({names[0]!r}, ...), or with the key that was handed out" if names else ""
 
 
-def _under_way(rows: Sequence[Row]) -> list[Waiting]:
+def _under_way(rows: Sequence[Row]) -> list[WaitInfo]:
     journal = EffectJournal()
     begun: dict[EffectId, Row] = {}
     reply: tuple[Row, Reply] | None = None
@@ -237,22 +245,22 @@ def _under_way(rows: Sequence[Row]) -> list[Waiting]:
                 pass
     names = {call.id: call.name for call in reply[1].calls} if reply else {}
     order = [call.id for call in reply[1].calls] if reply else []
-    found: list[Waiting] = []
+    found: list[WaitInfo] = []
     unsettled = [(started, parse_ref(started.id)) for started in journal.unsettled()]
     in_bodies = {ref.index for _, ref in unsettled if isinstance(ref, PartRef)}
     in_inner = {(ref.index, ref.inside) for _, ref in unsettled if isinstance(ref, PartRef) and ref.inside}
     for started, ref in unsettled:
         if isinstance(ref, PartRef) and ref.kind == "step" and (ref.index, first_time(ref.name)) in in_inner:
-            continue  # so is one inside it
+            continue  # a step is described by the work inside it
         call = order[ref.index] if ref.index is not None and ref.index < len(order) else None
         if call in answered or (isinstance(ref, EffectRef) and not ref.tail and ref.index in in_bodies):
-            continue  # a body is described by what is under way in it
+            continue  # a body is described by the work inside it
         tool = journal.tool_around(started.id) or (names.get(call) if call else None)
         what = _describe(started, ref, tool)
-        found.append(Waiting(what, begun[started.id].at, started.due_at, started.id))
+        found.append(WaitInfo(what, begun[started.id].at, started.due_at, started.id))
     answered.update(order[ref.index] for _, ref in unsettled if ref.index is not None and ref.index < len(order))
     if reply:
-        found.extend(Waiting(f"tool {names[call]}", reply[0].at) for call in order if call not in answered)
+        found.extend(WaitInfo(f"tool {names[call]}", reply[0].at) for call in order if call not in answered)
     return found
 
 
@@ -269,9 +277,9 @@ def _describe(started: EffectStarted, ref: EffectRef | PartRef, tool: str | None
         case "await_event" if ref.tail == "approval":
             return f"approval of tool {tool or started.id}"
         case "await_event" if ref.tail == "doubt":
-            return f"somebody to say what became of tool {tool or started.id}"
+            return f"a person to settle the outcome of tool {tool or started.id}"
         case "await_event":
-            return f"somebody to complete tool {tool or started.id}"
+            return f"completion of tool {tool or started.id}"
         case "llm_call":
             return "the model's reply" if attempt == 1 else f"the model's reply (attempt {attempt})"
         case "sleep":

@@ -1,1 +1,1 @@
-"""The process machine: what a process is, what happened to it, and what is owed to it. Pure."""
+"""The process machine: a process as a fold of its log, and the next step it owes. Pure."""

@@ -1,6 +1,6 @@
-"""What happened to a process, in order: its log as plain moments, for whoever wants to show or judge it.
+"""The timeline of a process: its log as plain entries, to display or evaluate.
 
-Law: a fold of the log alone, so the same rows give the same moments. Every row is at most one moment, in its place.
+Law: a fold of the log alone, so the same rows give the same entries. Every row gives at most one entry, in log order.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ What = Literal["registered", "started", "began", "settled", "signal", "phase", "
 
 
 class Moment(Value, frozen=True):
-    """One thing that happened: where it stands in the log, when, and to what. `detail` is what an event said."""
+    """One entry of the timeline: position in the log, time, kind and name. `detail` is the payload of an event."""
 
     seq: Seq
     at: int
@@ -35,8 +35,8 @@ class Moment(Value, frozen=True):
     detail: Json = None
 
 
-def chronology(rows: Iterable[Row]) -> Iterator[Moment]:
-    """The moments of a log."""
+def timeline(rows: Iterable[Row]) -> Iterator[Moment]:
+    """Yield the timeline of a log."""
     for row in rows:
         match row.record:
             case ProcessRegistered(registration=registration):

@@ -1,8 +1,8 @@
-"""A command of the operating system as a process: what it is, what became of it, and what is owed to it. Pure.
+"""An operating-system command as a process: its log as a record, and the next step it owes. Pure.
 
-Laws: that a command is to be spawned is durable before it is. It is spawned again only if it is certain that it never
-began. What nobody saw the end of has departed: that is told, and it is never run again by itself. Only the process
-that was spawned is signalled, never one that got its number.
+Laws: a spawn is recorded durably before it happens. A command is spawned again only if it certainly never began. A
+command whose end was not observed is lost: that is recorded, and it is never run again automatically. Signals go only
+to the spawned process, never to another one that reuses its pid.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from perdure.vocab.registrations import (
     ExternalInput,
     ProcessFailure,
     ProcessOutput,
+    ProcessSucceeded,
     ProcessWasAbandoned,
     ProcessWasCancelled,
     Registration,
-    Succeeded,
 )
 from perdure.vocab.wire import Value
 
 DEFINITION = "command:"
-"""What the definitions of commands begin with; the machine that runs them follows, and only its workers claim them."""
+"""Prefix of the definitions of commands. The host that runs them follows; only its workers claim them."""
 KIND = "command"
 
 SPAWNING = "command.spawning"
@@ -40,10 +40,10 @@ OUTPUT = "command.output"
 OUTPUT_CUT = "command.output_cut"
 SIGNALLED = "command.signalled"
 EXITED = "command.exited"
-DEPARTED = "command.departed"
+LOST = "command.lost"
 EVENT_TYPES = tuple(
     EventType(name=name)
-    for name in (SPAWNING, NOT_SPAWNED, SPAWNED, OUTPUT, OUTPUT_CUT, SIGNALLED, EXITED, DEPARTED)
+    for name in (SPAWNING, NOT_SPAWNED, SPAWNED, OUTPUT, OUTPUT_CUT, SIGNALLED, EXITED, LOST)
 )  # fmt: skip
 
 STREAMS = ("stdout", "stderr")
@@ -54,7 +54,7 @@ Signal = Literal["SIGTERM", "SIGKILL"]
 
 
 class Command(Value, frozen=True):
-    """A command as it was asked for. An empty `cwd` is that of the worker; `env` is added to its environment."""
+    """A command as requested. An empty `cwd` is that of the worker; `env` is added to its environment."""
 
     argv: tuple[str, ...]
     host: str
@@ -65,7 +65,7 @@ class Command(Value, frozen=True):
 
 
 class Spawning(Value, frozen=True):
-    """An attempt to spawn it: where its run folder is, the token by which that is known, and in which boot."""
+    """An attempt to spawn the command: its run folder, the token that identifies the folder, and the boot id."""
 
     attempt: int
     folder: str
@@ -74,7 +74,7 @@ class Spawning(Value, frozen=True):
 
 
 class Spawned(Value, frozen=True):
-    """It was spawned: the process, the moment it began as the kernel tells it, and who sees its end."""
+    """The spawned process: its pid, its start time as reported by the kernel, and its supervisor."""
 
     attempt: int
     pid: int
@@ -83,14 +83,14 @@ class Spawned(Value, frozen=True):
 
 
 class Signalled(Value, frozen=True):
-    """It was asked to end: when, and by which worker. That one may have died before it did it."""
+    """A signal that is about to be sent: the time and the worker, which may have died before sending it."""
 
     at: int
     by: str
 
 
 class CommandRecord(Value, frozen=True):
-    """What is known of a command: a fold of its log. `taken` is how many bytes of each output are in it."""
+    """A command as a fold of its log. `taken` counts the bytes recorded of each output."""
 
     command: Command
     attempts: int = 0
@@ -103,22 +103,22 @@ class CommandRecord(Value, frozen=True):
     exit: dict[str, Json] | None = None
 
 
-# --- what a look at the machine may find
+# --- observations of the command on its machine
 
 
 @dataclass(frozen=True, slots=True)
 class NotBegun:
-    """It is certain that the command never began, and that this attempt never will."""
+    """The command certainly never began, and this attempt never will begin it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Beginning:
-    """Its supervisor is about to begin it."""
+class StartingCommand:
+    """The supervisor is about to start the command."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """It runs."""
+    """The command is running."""
 
     pid: int
     start: int
@@ -127,12 +127,12 @@ class Alive:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """It is over, and its supervisor is about to say how."""
+    """The command has ended, and its supervisor is about to report how."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """It is over: with an exit code, by a signal, or it could not be executed at all."""
+    """The command ended: with an exit code, by a signal, or with an error if it could not be executed."""
 
     was: Alive
     exit_code: int | None = None
@@ -142,34 +142,34 @@ class Exited:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """It is not there any more, and nobody saw how it ended."""
+    """The command is gone, and its end was not observed."""
 
     why: str
 
 
-Sight: TypeAlias = NotBegun | Beginning | Alive | Ending | Exited | Gone
+Sight: TypeAlias = NotBegun | StartingCommand | Alive | Ending | Exited | Gone
 
 
-# --- what is owed
+# --- owed steps
 
 
 @dataclass(frozen=True, slots=True)
 class Spawn:
-    """Spawn it, as this attempt."""
+    """Spawn the command in this attempt."""
 
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
-    """Record this first."""
+class RecordFirst:
+    """Record this event before anything else."""
 
     event: ProcessEvent
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Signal its process group."""
+    """Signal the command's process group."""
 
     signal: Signal
     pid: int
@@ -178,24 +178,24 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """Record how it ended."""
+    """Record the end of the command."""
 
     event: ProcessEvent | None
     output: ProcessOutput
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
-    """There is nothing to do before this moment, unless something happens."""
+class CommandWait:
+    """Do nothing until this time or the next event."""
 
     until: int | None = None
 
 
-Due: TypeAlias = Spawn | Note | Send | Over | Wait
+Due: TypeAlias = Spawn | RecordFirst | Send | Over | CommandWait
 
 
 def command_of(registration: Registration) -> Command | None:
-    """The command that a process is; None if it is something else."""
+    """Return the command of a process, or None for any other process."""
     match registration.input:
         case ExternalInput(metadata={"command": given}) if registration.definition.startswith(DEFINITION):
             return decode(encode(given), Command)
@@ -204,7 +204,7 @@ def command_of(registration: Registration) -> Command | None:
 
 
 def fold(record: CommandRecord, fact: Record) -> CommandRecord:
-    """Fold one fact."""
+    """Fold one record."""
     if not isinstance(fact, ProcessEvent):
         return record
     payload = fact.payload
@@ -231,7 +231,7 @@ def fold(record: CommandRecord, fact: Record) -> CommandRecord:
 
 
 def fold_all(command: Command, facts: Iterable[Record]) -> CommandRecord:
-    """The fold of a whole log."""
+    """Fold a whole log."""
     record = CommandRecord(command=command)
     for fact in facts:
         record = fold(record, fact)
@@ -248,43 +248,49 @@ def _printed(record: CommandRecord, stream: str, end: int, text: str) -> Command
 
 
 def due(record: CommandRecord, sight: Sight | None, *, cancel: str | None, now: int, worker: WorkerId) -> Due:
-    """What this worker owes to a command, given what was just seen of it (None before the first attempt). `cancel` is
-    the reason for which its end was asked for, if it was."""
+    """Return the next step of this worker for a command.
+
+    `sight` is the latest observation (None before the first attempt). `cancel` is the reason of a cancel request, if
+    any.
+    """
     if record.spawning is None or sight is None:
         if cancel is not None:
             return Over(None, ProcessWasCancelled(reason=cancel))
         if record.attempts >= MAX_ATTEMPTS:
-            message = f"the command could not be begun in {record.attempts} attempts; it never ran"
+            message = f"the command could not be started in {record.attempts} attempts; it never ran"
             return Over(None, ProcessFailure(code="command_not_spawned", message=message))
         return Spawn(record.attempts + 1)
     attempt = record.spawning.attempt
     match sight:
         case NotBegun():
-            return Note(_event(NOT_SPAWNED, attempt, {"attempt": attempt}))
-        case Beginning() | Ending():
-            return Wait()
+            return RecordFirst(_event(NOT_SPAWNED, attempt, {"attempt": attempt}))
+        case StartingCommand() | Ending():
+            return CommandWait()
         case Alive(pid=pid, start=start) if record.spawned is not None:
-            return Wait() if cancel is None else _stop(record, pid, start, now, worker)
+            return CommandWait() if cancel is None else _stop(record, pid, start, now, worker)
         case Exited() if record.spawned is not None:
             return _exited(record, sight, attempt, cancel)
         case Alive() | Exited():
             was = sight if isinstance(sight, Alive) else sight.was
             spawned = Spawned(attempt=attempt, pid=was.pid, start=was.start, supervisor=was.supervisor)
-            return Note(_event(SPAWNED, attempt, msgspec.to_builtins(spawned)))
+            return RecordFirst(_event(SPAWNED, attempt, msgspec.to_builtins(spawned)))
         case Gone(why=why):
-            output = ProcessWasAbandoned(reason=f"departed: {why}")
-            return Over(_event(DEPARTED, attempt, {"why": why}), output)
+            output = ProcessWasAbandoned(reason=f"lost: {why}")
+            return Over(_event(LOST, attempt, {"why": why}), output)
 
 
 def _stop(record: CommandRecord, pid: int, start: int, now: int, worker: WorkerId) -> Due:
-    """Ask it politely first. What another worker said that it sends, this one sends too."""
+    """Return the next signal: SIGTERM, then SIGKILL after the grace period.
+
+    A worker repeats signals recorded by another one.
+    """
     asked, killed = record.signalled.get("SIGTERM"), record.signalled.get("SIGKILL")
     if killed is not None:
-        return Wait() if killed.by == worker else Send("SIGKILL", pid, start)
+        return CommandWait() if killed.by == worker else Send("SIGKILL", pid, start)
     if asked is None or asked.by != worker:
         return Send("SIGTERM", pid, start)
     last_at = asked.at + record.command.grace_ms
-    return Send("SIGKILL", pid, start) if now >= last_at else Wait(last_at)
+    return Send("SIGKILL", pid, start) if now >= last_at else CommandWait(last_at)
 
 
 def _exited(record: CommandRecord, seen: Exited, attempt: int, cancel: str | None) -> Over:
@@ -309,29 +315,29 @@ def _exited(record: CommandRecord, seen: Exited, attempt: int, cancel: str | Non
         message = f"the command ended with exit code {seen.exit_code}"
         raw = {"exit_code": seen.exit_code, **tails}
         return Over(event, ProcessFailure(code="command_failed", message=message, failure_class="declared", raw=raw))
-    return Over(event, Succeeded(value={"exit_code": 0, **tails}))
+    return Over(event, ProcessSucceeded(value={"exit_code": 0, **tails}))
 
 
 def signalled(signal: Signal, pid: int, *, by: WorkerId, now: int) -> ProcessEvent:
-    """That it is being signalled."""
+    """Return the event of a signal about to be sent."""
     return ProcessEvent(
         event=SIGNALLED, payload={"signal": signal, "pid": pid, "at": now, "by": by}, replay=f"{signal}:{by}"
     )  # fmt: skip
 
 
 def spawning(new: Spawning) -> ProcessEvent:
-    """That it is being spawned."""
+    """Return the event of a spawn about to happen."""
     return _event(SPAWNING, new.attempt, msgspec.to_builtins(new))
 
 
 def printed(stream: str, offset: int, size: int, text: str) -> ProcessEvent:
-    """A piece of what it printed: bytes from `offset` on, as text."""
+    """Return the event of a piece of output: bytes from `offset` on, as text."""
     payload: Json = {"stream": stream, "offset": offset, "size": size, "text": text}
     return ProcessEvent(event=OUTPUT, payload=payload, replay=f"{stream}:{offset}")
 
 
 def cut_at(stream: str, offset: int, path: str) -> ProcessEvent:
-    """That no more of an output is kept."""
+    """Return the event that no more of an output is stored."""
     return ProcessEvent(
         event=OUTPUT_CUT, payload={"stream": stream, "offset": offset, "file": path}, replay=stream
     )  # fmt: skip

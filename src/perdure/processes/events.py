@@ -1,7 +1,7 @@
-"""The events of a process: which there are, what they must carry, and what they mean.
+"""The events of a process: their types, required data and meaning.
 
-Laws: an undeclared event is refused; one that ends a process, or asks for its end, needs a replay key; the same key
-with the same event is that event, with another one a conflict.
+Laws: an undeclared event is refused. An event that ends a process, or requests its end, needs a replay key. The same
+key with the same event is that event; with another event it is a conflict.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from perdure.vocab.registrations import (
     Present,
     ProcessFailure,
     ProcessOutput,
+    ProcessSucceeded,
     ProcessWasAbandoned,
     ProcessWasCancelled,
     Registration,
     Selector,
     Semantics,
-    Succeeded,
     Template,
     WakeSpec,
     WholePayload,
@@ -38,7 +38,7 @@ CANCEL_REQUESTED = "process.cancel_requested"
 STEPS_UNUSED = "process.steps_unused"
 WAKE_DISCARDED = "process.wake_discarded"
 PHASE = "process.phase"
-"""A named stretch of a process begins or ends: `ctx.phase(name)`."""
+"""A named phase of a process begins or ends: `ctx.phase(name)`."""
 COMPLETED: dict[Ending, str] = {
     "completed": "process.completed",
     "failed": "process.failed",
@@ -60,7 +60,7 @@ CORE: dict[str, EventType] = {
         *(EventType(name=name, semantics=Semantics(terminal=ending)) for ending, name in COMPLETED.items()),
     )
 }
-"""What every process may have. Waiting and resuming are not written: they are read off its effects."""
+"""Event types of every process. Waiting and resuming are not written: they are derived from its effects."""
 
 SIGNAL = "signal."
 _SIGNAL = re.compile(r"[A-Za-z0-9_-]+")
@@ -68,7 +68,7 @@ _FIELD = re.compile(r"\{([A-Za-z0-9_]+)\}")
 
 
 def signal_type(name: object) -> str:
-    """The event type of a signal.
+    """Return the event type of a signal.
 
     Raises:
         Error: `process_signal_invalid`.
@@ -76,14 +76,14 @@ def signal_type(name: object) -> str:
     if not isinstance(name, str) or not _SIGNAL.fullmatch(name):
         raise Error(
             Code.PROCESS_SIGNAL_INVALID,
-            f"{name!r:.120} cannot be the name of a signal",
-            because="it must be letters, digits, dashes or underscores",
+            f"{name!r:.120} is not a valid signal name",
+            because="a signal name consists of letters, digits, dashes and underscores",
         )
     return SIGNAL + name
 
 
 def check_event_types(types: Iterable[EventType]) -> None:
-    """Refuse event types that nobody could use.
+    """Raise if the event types are unusable.
 
     Raises:
         Error: `process_event_type_invalid`.
@@ -93,14 +93,14 @@ def check_event_types(types: Iterable[EventType]) -> None:
         if not one.name.strip():
             raise _type_invalid("an event type has a blank name", one.name)
         if one.name in seen:
-            raise _type_invalid(f"the event type {one.name} is there twice", one.name)
+            raise _type_invalid(f"duplicate event type {one.name}", one.name)
         if one.semantics.terminal not in (None, "completed") and one.semantics.output is None:
-            raise _type_invalid(f"the event type {one.name} ends a process and does not say with what", one.name)
+            raise _type_invalid(f"the event type {one.name} ends a process and has no output selector", one.name)
         seen.add(one.name)
 
 
 def type_of(registration: Registration, name: str) -> EventType:
-    """The declared type of an event.
+    """Return the declared type of an event.
 
     Raises:
         Error: `process_event_undeclared`.
@@ -111,8 +111,8 @@ def type_of(registration: Registration, name: str) -> EventType:
         known = ", ".join(one.name for one in registration.event_types) or "none of its own"
         raise Error(
             Code.PROCESS_EVENT_UNDECLARED,
-            f"the process has no event {name!r}; nothing was written",
-            because=f"it declares {known}",
+            f"undeclared event {name!r}; nothing was written",
+            because=f"the process declares {known}",
             hint="declare it where the process is registered",
             process=registration.process_id,
         )
@@ -122,11 +122,11 @@ def type_of(registration: Registration, name: str) -> EventType:
 RESERVED = frozenset(
     {STEPS_UNUSED, WAKE_DISCARDED, PHASE, OBSERVER_ADDED, OBSERVER_REMOVED, *(one.name for one in EVENT_TYPES)}
 )
-"""Events by which the runtime keeps its books, those of commands included."""
+"""Events that only the runtime writes, including those of commands."""
 
 
 def check_sayable(name: str, process_id: str) -> None:
-    """Refuse events by which the runtime itself keeps a process's books: nobody else writes them.
+    """Raise if only the runtime may write this event.
 
     Raises:
         Error: `process_event_undeclared`.
@@ -134,14 +134,14 @@ def check_sayable(name: str, process_id: str) -> None:
     if name in RESERVED:
         raise Error(
             Code.PROCESS_EVENT_UNDECLARED,
-            f"the event {name} cannot be said; nothing was written",
-            because="the runtime writes it by itself",
+            f"the event {name} is reserved; nothing was written",
+            because="only the runtime writes it",
             process=process_id,
         )
 
 
 def event(registration: Registration, name: str, payload: Json, replay: str) -> ProcessEvent:
-    """An event as it is recorded; its payload was checked against its schema.
+    """Return an event as recorded. The payload was validated before.
 
     Raises:
         Error: `process_event_undeclared`, `process_event_replay_key_required`.
@@ -152,7 +152,7 @@ def event(registration: Registration, name: str, payload: Json, replay: str) -> 
         raise Error(
             Code.PROCESS_EVENT_REPLAY_KEY_REQUIRED,
             f"the event {name} needs a replay key; nothing was written",
-            because="it may be sent again, and must not count twice",
+            because="a repeated send must not count twice",
             process=registration.process_id,
         )
     output = None if ending is None else _output(ending, declared.semantics.output, payload)
@@ -160,10 +160,10 @@ def event(registration: Registration, name: str, payload: Json, replay: str) -> 
 
 
 def check_same(known: ProcessEvent, new: ProcessEvent, process_id: str) -> None:
-    """Refuse another event under a replay key that was used.
+    """Raise if a used replay key comes with another event.
 
     Raises:
-        Error: `process_event_conflict`, or `process_already_terminal` if each of them would end the process.
+        Error: `process_event_conflict`, or `process_already_terminal` if both events end the process.
     """
     if (known.event, digest(known.payload), known.output) == (new.event, digest(new.payload), new.output):
         return
@@ -185,7 +185,7 @@ def check_same(known: ProcessEvent, new: ProcessEvent, process_id: str) -> None:
 
 
 def select(selector: Selector, payload: Json) -> Json:
-    """What a selector takes from a payload."""
+    """Return the value that a selector takes from a payload."""
     match selector:
         case WholePayload():
             return payload
@@ -202,14 +202,14 @@ def select(selector: Selector, payload: Json) -> Json:
 
 
 def woken(spec: WakeSpec | None, payload: Json) -> tuple[Json] | None:
-    """What a target session is told of an event; None if it is not woken."""
+    """Return the input for the target session of an event in a tuple, or None if the session is not woken."""
     if spec is None or (spec.when is not None and not _truthy(select(spec.when, payload))):
         return None
     return (select(spec.input, payload),)
 
 
 def _truthy(value: Json) -> bool:
-    """Numbers are; what is empty, null or false is not."""
+    """Return False for null, false and empty values; numbers are always true."""
     if isinstance(value, bool) or value is None:
         return bool(value)
     return True if isinstance(value, int | float) else len(cast("str", value)) > 0
@@ -220,7 +220,7 @@ def _words(value: Json) -> str:
 
 
 def _at(payload: Json, path: str) -> tuple[Json] | None:
-    """What stands at a JSON pointer, in a tuple of its own: null is something."""
+    """Return the value at a JSON pointer in a tuple, or None if there is none; null is a value."""
     found: Json = payload
     for step in path.split("/")[1:] if path else ():
         name = step.replace("~1", "/").replace("~0", "~")
@@ -237,7 +237,7 @@ def _output(ending: Ending, selector: Selector | None, payload: Json) -> Process
     value = select(selector or WholePayload(), payload)
     match ending:
         case "completed":
-            return Succeeded(value=value)
+            return ProcessSucceeded(value=value)
         case "failed":
             said = cast("dict[str, Json]", value) if isinstance(value, dict) else {"message": value}
             code, message = _words(said.get("code")) or "process_failed", _words(said.get("message"))

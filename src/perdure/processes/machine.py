@@ -1,7 +1,7 @@
-"""What is owed to a process, from its record alone: to run it, to end it, or to leave it alone.
+"""The next step owed to a process, from its record alone: run it, end it, or do nothing.
 
-Laws: abandoned is not failed, and failed is not cancelled. A lapsed lease alone ends nothing. Who goes on with a
-process whose worker is gone is what its registration says.
+Laws: abandoned is not failed, and failed is not cancelled. A lapsed lease alone ends nothing. The registration decides
+which worker continues a process whose worker is gone.
 """
 
 from __future__ import annotations
@@ -17,39 +17,42 @@ from perdure.vocab.registrations import (
     Pointer,
     ProcessFailure,
     ProcessOutput,
+    ProcessSucceeded,
     ProcessWasAbandoned,
     ProcessWasCancelled,
-    Succeeded,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """Enter its body; `first` if nobody has."""
+class EnterBody:
+    """Enter the body; `first` if it was never entered."""
 
     first: bool
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Record its end."""
+    """Record the end."""
 
     event: ProcessEvent
 
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """There is nothing to do for it until somebody says something."""
+    """Do nothing until a new record arrives."""
 
     why: str
 
 
-Owed: TypeAlias = Run | End | Rest
+Owed: TypeAlias = EnterBody | End | Rest
 
 
 def owed(record: ProcessRecord, worker: WorkerId, *, stuck_for: int = 0, watched: bool = False) -> Owed:
-    """What whoever holds the process has to do now. `stuck_for` workers in a row got it no further, if any. What is
-    done outside may be `watched` from here: then it is run as long as it is not over, whoever dies of it."""
+    """Return the next step of the worker that owns the process.
+
+    `stuck_for` is the number of takeovers in a row without progress. A process executed externally may be `watched`
+    from here; its body is then entered until it has ended, regardless of takeovers.
+    """
     if record.output is not None:
         return Rest("it has ended")
     if record.abandon is not None:
@@ -57,39 +60,39 @@ def owed(record: ProcessRecord, worker: WorkerId, *, stuck_for: int = 0, watched
     registration = record.known
     if registration.recovery == "externally_owned":
         if not watched:
-            return Rest("it is done outside")
+            return Rest("it is executed externally")
         unseen = record.first_worker is None
-        return End(cancelled(record)) if unseen and record.cancel is not None else Run(first=unseen)
+        return End(cancelled(record)) if unseen and record.cancel is not None else EnterBody(first=unseen)
     if record.first_worker is None:
         if record.cancel is not None:
             return End(cancelled(record))
         if not stuck_for:
-            return Run(first=True)
+            return EnterBody(first=True)
     elif registration.recovery == "owner_bound" and record.first_worker != worker:
-        return Rest("its worker is gone, and nobody else may go on with it")
+        return Rest("its worker is gone, and no other worker may continue it")
     if stuck_for:
-        message = f"the process was taken over {stuck_for} times without getting any further"
+        message = f"the process was taken over {stuck_for} times without progress"
         return End(ending(record, ProcessFailure(code="no_forward_progress", message=message)))
-    return Run(first=False)
+    return EnterBody(first=False)
 
 
 def cancelled(record: ProcessRecord) -> ProcessEvent:
-    """The end of a process that was asked to end, and did."""
+    """Return the end event of a cancelled process."""
     reason = select(Pointer(path="/reason"), record.cancel.payload) if record.cancel is not None else ""
     reason = reason if isinstance(reason, str) else ""
     return ending(record, ProcessWasCancelled(reason=reason))
 
 
 def abandoned(record: ProcessRecord) -> ProcessEvent:
-    """The end of a process that was given up, and that nobody runs."""
+    """Return the end event of an abandoned process that no worker runs."""
     by, reason = (record.abandon.by, record.abandon.reason) if record.abandon is not None else ("", "")
     return ending(record, ProcessWasAbandoned(by=by, reason=reason), authority="reconciled_abandon")
 
 
 def ending(record: ProcessRecord, output: ProcessOutput, *, authority: str = "") -> ProcessEvent:
-    """The end of a process, by whoever owns it."""
+    """Return the end event of a process, as its owner writes it."""
     match output:
-        case Succeeded():
+        case ProcessSucceeded():
             event = COMPLETED["completed"]
         case ProcessFailure():
             event = COMPLETED["failed"]

@@ -1,7 +1,7 @@
-"""A process as a fold of its log: what it is, how far it came, what others asked of it, and how it ended.
+"""A process as a fold of its log: registration, progress, requests from others, and end.
 
-Law: the record is a fold of the log and nothing else. Admitted records (signals, requests, an end that came from
-outside) only add, so their place among owned ones cannot matter; how the process ended is decided by one log key.
+Law: the record is a fold of the log and nothing else. Admitted records (signals, requests, an external end) only add,
+so their order among owned ones cannot matter. One log key decides how the process ended.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from perdure.processes.visibility import OBSERVER_ADDED, OBSERVER_REMOVED, obser
 from perdure.vocab.effects import AwaitEvent
 from perdure.vocab.outcomes import AwaitEventOutcome
 from perdure.vocab.processes import SessionScope
-from perdure.vocab.promises import AwaitEventKey, Ok, ProcessSignal
+from perdure.vocab.promises import EventKey, Ok, ProcessSignal
 from perdure.vocab.records import (
     AbandonRequested,
     EffectSettled,
@@ -32,10 +32,10 @@ from perdure.vocab.records import (
 from perdure.vocab.registrations import (
     ProcessFailure,
     ProcessOutput,
+    ProcessSucceeded,
     ProcessWasAbandoned,
     ProcessWasCancelled,
     Registration,
-    Succeeded,
 )
 from perdure.vocab.wire import Value
 
@@ -45,8 +45,8 @@ CODE = "process-1"
 Status = Literal["registered", "running", "waiting", "completed", "failed", "cancelled", "abandoned"]
 
 
-class Waiting(Value, frozen=True):
-    """Something that a process waits for: an effect of it that has begun."""
+class ProcessWait(Value, frozen=True):
+    """An open wait of a process: an effect of it that has begun."""
 
     effect: EffectId
     kind: str
@@ -55,7 +55,7 @@ class Waiting(Value, frozen=True):
 
 
 class Phase(Value, frozen=True):
-    """A named stretch of a process: since when, and until when if it is over."""
+    """A named phase of a process, with its start and, if it is over, its end."""
 
     name: str
     since: int
@@ -63,9 +63,10 @@ class Phase(Value, frozen=True):
 
 
 class ProcessRecord(Value, frozen=True):
-    """What is known of a process. `unused_steps` are recorded, and the code that ended it does not have them.
-    `observers` are the sessions that it is seen from, as long as they exist: that of whoever started it, and those it
-    was given to.
+    """A process as a fold of its log.
+
+    `unused_steps` are recorded steps that the code which ended the process no longer has. `observers` are the existing
+    sessions that see the process: that of its creator, and those added later.
     """
 
     registration: Registration | None = None
@@ -74,7 +75,7 @@ class ProcessRecord(Value, frozen=True):
     registered_at: int = 0
     first_worker: WorkerId | None = None
     first_started_at: int = 0
-    waiting: tuple[Waiting, ...] = ()
+    waiting: tuple[ProcessWait, ...] = ()
     cancel: ProcessEvent | None = None
     abandon: AbandonRequested | None = None
     output: ProcessOutput | None = None
@@ -87,9 +88,9 @@ class ProcessRecord(Value, frozen=True):
 
     @property
     def status(self) -> Status:
-        """Where it is."""
+        """The status, derived from output, first start and open waits."""
         match self.output:
-            case Succeeded():
+            case ProcessSucceeded():
                 return "completed"
             case ProcessFailure():
                 return "failed"
@@ -105,18 +106,18 @@ class ProcessRecord(Value, frozen=True):
 
     @property
     def known(self) -> Registration:
-        """What it is; only of a log that begins as it must."""
+        """The registration. The log must begin with it."""
         assert self.registration is not None
         return self.registration
 
 
 def fold(record: ProcessRecord, row: Row) -> ProcessRecord:
-    """Fold one record, at its place in the log."""
+    """Fold one record at its position in the log."""
     return advance(record, row.record, seq=row.seq, at=row.at)
 
 
 def advance(record: ProcessRecord, fact: Record, *, seq: Seq, at: int) -> ProcessRecord:
-    """Fold one fact."""
+    """Fold one record."""
     record = replace(record, seq=seq)
     match fact:
         case ProcessRegistered(registration=registration, hash=hash):
@@ -130,7 +131,7 @@ def advance(record: ProcessRecord, fact: Record, *, seq: Seq, at: int) -> Proces
         case ProcessEvent():
             return _event(replace(record, events=record.events + 1), fact, at)
         case EffectStarted(id=id, due_at=due_at) if due_at is not None or isinstance(fact.command, AwaitEvent):
-            wait = Waiting(effect=id, kind=fact.kind.value, since=at, until=due_at)
+            wait = ProcessWait(effect=id, kind=fact.kind.value, since=at, until=due_at)
             return replace(record, waiting=(*record.waiting, wait))
         case EffectSettled(id=id) if record.waiting:
             return replace(record, waiting=tuple(wait for wait in record.waiting if wait.effect != id))
@@ -153,7 +154,7 @@ def _event(record: ProcessRecord, event: ProcessEvent, at: int) -> ProcessRecord
 
 
 def _phases(known: tuple[Phase, ...], payload: Json, at: int) -> tuple[Phase, ...]:
-    """The phases with one that began, or without the latest open one of that name being open."""
+    """Return the phases after one began, or after the latest open one of that name ended."""
     name = payload["phase"]
     if payload["edge"] == "begun":
         return (*known, Phase(name=name, since=at))
@@ -162,27 +163,27 @@ def _phases(known: tuple[Phase, ...], payload: Json, at: int) -> tuple[Phase, ..
 
 
 def fold_all(rows: Iterable[Row]) -> ProcessRecord:
-    """The fold of a whole log."""
+    """Fold a whole log."""
     record = ProcessRecord()
     for row in rows:
         record = fold(record, row)
     return record
 
 
-class Signals:
-    """The signals of a process that it has not taken yet, by name, oldest first: a fold of its log.
+class PendingSignals:
+    """The signals that a process has not consumed, by name, oldest first: a fold of its log.
 
-    Law: every signal is taken by one wait, in the order in which they came. A burst loses none, and a wait that ran out
-    of time takes none.
+    Law: each signal is consumed by one wait, in order of arrival. A burst loses none, and a wait that timed out
+    consumes none.
     """
 
     def __init__(self) -> None:
         self._came: dict[str, list[Json]] = {}
         self._given: dict[PromiseId, Ok] = {}
-        self._waits: dict[EffectId, AwaitEventKey] = {}
+        self._waits: dict[EffectId, EventKey] = {}
 
     def fold(self, record: Record) -> None:
-        """Take notice of a record."""
+        """Fold one record."""
         match record:
             case ProcessEvent(event=event, payload=payload) if event.startswith(SIGNAL):
                 self._came.setdefault(event.removeprefix(SIGNAL), []).append(payload)
@@ -195,13 +196,13 @@ class Signals:
             case _:
                 pass
 
-    def _take(self, key: AwaitEventKey, payload: Json) -> None:
-        """A wait was answered before we looked: with the first signal that said so."""
+    def _take(self, key: EventKey, payload: Json) -> None:
+        """Remove the signal of a wait that was settled before `give` was called for it."""
         assert isinstance(key.wait, ProcessSignal)
         self._came[key.wait.name].remove(payload)
 
-    def give(self, key: AwaitEventKey) -> Ok | None:
-        """The signal for a wait: the same whenever it asks, until the wait is settled."""
+    def give(self, key: EventKey) -> Ok | None:
+        """Return the signal for a wait, the same on every call until the wait is settled; None if there is none."""
         assert isinstance(key.wait, ProcessSignal)
         if key.key_id not in self._given:
             came = self._came.get(key.wait.name)
@@ -210,8 +211,8 @@ class Signals:
             self._given[key.key_id] = Ok(value=came.pop(0))
         return self._given[key.key_id]
 
-    def take_back(self, key: AwaitEventKey) -> bool:
-        """Whoever was given a signal goes without it: it is the next one again. False if there was none."""
+    def take_back(self, key: EventKey) -> bool:
+        """Put the signal of a wait back to the front of the queue. Return False if the wait had none."""
         assert isinstance(key.wait, ProcessSignal)
         given = self._given.pop(key.key_id, None)
         if given is not None:

@@ -1,8 +1,8 @@
-"""Registering a process: what may be asked for, and the delivery that opens its stream.
+"""Registration of processes: validation, and the delivery that opens the stream.
 
-Laws: the same registration again is the same process, another one under its id a conflict. A captured environment is
-required for what is executed from it, and forbidden for everything else. Nothing is half registered: the row, the
-record and the environment are one transaction.
+Laws: the same registration again is the same process; another one under its id is a conflict. A captured environment is
+required for inputs executed from it, and forbidden for all others. The row, the record and the environment are one
+transaction.
 """
 
 from __future__ import annotations
@@ -21,53 +21,53 @@ from perdure.vocab.records import ProcessRegistered, kind_of, write
 from perdure.vocab.registrations import EngineInput, ExternalInput, Registration, SessionTurnInput, ToolCallInput
 
 START = "start"
-"""The source key of a process's registration: it is started once."""
+"""The source key of a process's registration, so that it is started once."""
 
 EXTERNAL = "external"
-"""The definition of what is executed outside. Every worker knows it, and does nothing for it."""
+"""The definition of external processes. Every worker knows it, and executes nothing for it."""
 
 PREFIX = "process:"
-"""What the definitions of processes begin with where agents are named too; no agent's name can."""
+"""Prefix of process definitions in places that also hold agent names, which cannot contain it."""
 
 _ENV = re.compile(r"process-env:sha256:[0-9a-f]{64}")
 
 
 def check_process_id(value: object) -> str:
-    """What a process can be called: like everything else, but without `#`, which separates the segments of a run.
+    """Return a valid process id: as any id, but without `#`, which separates the segments of a run.
 
     Raises:
         Error: `invalid_id`.
     """
     name = check_id(value, what="the process id")
     if "#" in name:
-        raise Error(Code.INVALID_ID, f"the process id {name!r} has a # in it", because="# separates segments of a run")
+        raise Error(Code.INVALID_ID, f"the process id {name!r} contains #", because="# separates segments of a run")
     return name
 
 
 def owner_of(definition: str) -> str:
-    """How a definition stands in a stream's row, where the agent of a session would."""
+    """Return a definition as stored in a stream's row, in place of a session's agent."""
     return PREFIX + definition
 
 
 def environment(options: Json, policy: Json) -> tuple[str, Blob]:
-    """A captured execution environment: its reference, and the bytes to store with whoever refers to it."""
+    """Return the reference of a captured execution environment, and its bytes."""
     blob = blob_of(encode({"plugin_options": options, "policy": policy}), "application/json")
     return f"process-env:sha256:{blob.hash}", blob
 
 
 NOTHING_CAPTURED = environment({}, {})[0]
-"""The environment of most processes."""
+"""The empty environment that most processes have."""
 
 
 def check_registration(asked: Registration) -> None:
-    """Refuse what cannot be registered.
+    """Raise if the registration is invalid.
 
     Raises:
         Error: `invalid_id`, `process_registration_invalid`, `process_event_type_invalid`.
     """
     check_process_id(asked.process_id)
     if not asked.definition.strip():
-        raise _invalid("it names no code to run it", asked)
+        raise _invalid("its definition is blank", asked)
     captured = isinstance(asked.input, ToolCallInput | EngineInput)
     if captured and not _ENV.fullmatch(asked.env):
         raise _invalid("it needs a captured execution environment, process-env:sha256:…", asked)
@@ -75,19 +75,19 @@ def check_registration(asked: Registration) -> None:
         raise _invalid("an external process or a session turn has no captured execution environment", asked)
     external = isinstance(asked.input, ExternalInput)
     if external != (asked.recovery == "externally_owned"):
-        raise _invalid("what is external is externally owned, and nothing else is", asked)
+        raise _invalid("external input needs recovery externally_owned, and no other input may have it", asked)
     if isinstance(asked.input, SessionTurnInput) and asked.input.create_request is None:
-        raise _invalid("a session turn needs a session to be made", asked)
+        raise _invalid("a session turn needs a create_request", asked)
     check_event_types(asked.event_types)
 
 
 def starting(
     tenant: Tenant, asked: Registration, *, at: int, env: Blob | None = None, queue: str | None = None
 ) -> Delivery:
-    """The delivery that registers a process: it opens the stream with what the process is, and wakes a worker.
+    """Return the delivery that registers a process: it opens the stream with the registration and wakes a worker.
 
     Raises:
-        Error: whatever `check_registration` refuses.
+        Error: as `check_registration` does.
     """
     check_registration(asked)
     hash = brief(digest(asked))
@@ -108,27 +108,27 @@ def starting(
 
 
 def stream_of(tenant: Tenant, process_id: str) -> StreamId:
-    """Where a process's log is."""
+    """Return the stream of a process's log."""
     return process_stream(tenant, process_id)
 
 
 def conflict(process_id: str) -> Error:
-    """The refusal of another registration under an id that was used."""
+    """Return the error for another registration under a used id."""
     return Error(
         Code.PROCESS_CONFLICT,
-        f"there is a process {process_id!r}, and it is another one",
-        because="it was registered with other code, input or options",
-        hint="start the same thing again to get that process, or choose another id",
+        f"the process id {process_id!r} is used by another process",
+        because="code, input or options differ",
+        hint="repeat the same start to get that process, or choose another id",
         process=process_id,
     )
 
 
 def unknown(process_id: str) -> Error:
-    """The refusal of something for a process that does not exist."""
+    """Return the error for a process that does not exist."""
     return Error(
         Code.PROCESS_UNKNOWN,
-        f"there is no process {process_id!r}",
-        hint="list them with `perdure ps`",
+        f"unknown process {process_id!r}",
+        hint="perdure ps lists the live ones",
         process=process_id,
     )
 

@@ -1,8 +1,8 @@
-"""What of a trigger source is old enough to go.
+"""Retention of trigger sources: which old records are pruned.
 
-Laws: what happened last stays, and so does what happened as long as a process that it started goes on. A subscription
-that is deleted goes whole, once its deletion is old; of one that lives, the first and the newest record stay, so that
-the log folds to the same without the others. The key of an occurrence is forgotten with it and not before.
+Laws: the last occurrence stays, and so does every occurrence with a running process. A deleted subscription is removed
+as a whole once its deletion is old. Of a live one the first and the newest record stay, so that the log folds to the
+same state. The key of an occurrence is removed with it, not before.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from perdure.vocab.triggers import (
 )
 
 SLACK = 16
-"""What is due is looked for once in so many parts of the retention, not with every occurrence that comes of age."""
+"""Divisor of the retention period: pruning is delayed by that fraction, so that it runs in batches."""
 
 
 def prunes_at(state: SourceState, retention_ms: int) -> int | None:
-    """When something of it may be old enough; None if nothing ever is."""
+    """Return the time at which a record may be old enough to prune, or None."""
     if not retention_ms or not state.since:
         return None
     return state.since + retention_ms + retention_ms // SLACK
@@ -32,18 +32,20 @@ def prunes_at(state: SourceState, retention_ms: int) -> int | None:
 
 @dataclass(slots=True)
 class Old:
-    """Old records of a source, sorted into those that go and those that stay. `forgotten` are subscriptions that go,
-    `running` processes that have not ended."""
+    """Old records of a source, sorted into pruned and kept.
+
+    `forgotten` are the subscriptions to remove, `running` the processes that have not ended.
+    """
 
     state: SourceState
     forgotten: Set[str]
     running: Set[str] = frozenset()
     waits: bool = False
-    """Whether something stays only because a process goes on."""
+    """True if a record is kept only because its process is running."""
     _kept: set[str] = field(default_factory=set[str])
 
     def sort(self, rows: Iterable[Row]) -> tuple[tuple[Seq, ...], tuple[str, ...]]:
-        """What goes of these, in order: places of the log, and source keys."""
+        """Return what to prune of these rows, in order: positions in the log, and source keys."""
         places: list[Seq] = []
         keys: list[str] = []
         for row in rows:
@@ -77,7 +79,7 @@ class Old:
 
 
 def started_by(rows: Iterable[Row]) -> tuple[str, ...]:
-    """The processes that were started for what happened."""
+    """Return the processes started for these occurrences."""
     happened = (row.record for row in rows)
     return tuple(
         one.process_id

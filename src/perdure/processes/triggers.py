@@ -1,8 +1,8 @@
-"""A trigger source as a fold of its log: who is subscribed, and which processes an occurrence starts.
+"""A trigger source as a fold of its log: subscriptions, and the processes that an occurrence starts.
 
-Laws: what matches is decided once, in the transaction that records the occurrence and starts the processes. The id of a
-process follows from occurrence, subscription, incarnation and revision, so no two are started for one. A process that
-cannot be started is said so in the record; it keeps nothing else from being started.
+Laws: matching is decided once, in the transaction that records the occurrence and starts the processes. Process ids are
+derived from occurrence, subscription, incarnation and revision, so no process is started twice. A process that cannot
+be started is recorded as failed and does not affect the others.
 """
 
 from __future__ import annotations
@@ -36,16 +36,19 @@ from perdure.vocab.triggers import (
 from perdure.vocab.wire import Value
 
 OWNER = "trigger:"
-"""What stands in a source's row in place of an agent: every worker serves them."""
+"""The owner in a source's row, in place of an agent. Every worker serves sources."""
 CODE = "trigger-2"
 MAX_SUBSCRIPTIONS = 100
-"""Of one source: what they are started with goes into one transaction."""
+"""Per source: the starts of one occurrence share one transaction."""
 MAX_PAYLOAD_BYTES = 65_536
 
 
 class SourceState(Value, frozen=True):
-    """What is known of a source. `last` is what happened last; what can be pruned some day is there since `since` (0:
-    nothing is), and was pruned before at `pruned`."""
+    """The state of a source.
+
+    `last` is the last occurrence. `since` is the time of the oldest record that can be pruned some day (0: none),
+    `pruned` the position of the last pruning.
+    """
 
     seq: Seq = Seq(0)
     known: dict[str, SubscriptionState] = {}  # noqa: RUF012 - a default of a frozen value
@@ -56,7 +59,7 @@ class SourceState(Value, frozen=True):
 
     @property
     def living(self) -> tuple[SubscriptionState, ...]:
-        """The subscriptions that are not deleted, the oldest first."""
+        """The subscriptions that are not deleted, oldest first."""
         return tuple(one for one in self.known.values() if not one.deleted)
 
 
@@ -65,7 +68,7 @@ class SourceState(Value, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionName:
-    """Where a subscription is, whose it is, and what they call it. Its id says all of that."""
+    """The parts of a subscription's id: source type, key, source and owner."""
 
     source_type: str
     key: str
@@ -74,12 +77,12 @@ class SubscriptionName:
 
     @property
     def id(self) -> str:
-        """`mail.received:file`, with `:source` and `:owner` if there are any."""
+        """`mail.received:file`, followed by `:source` and `:owner` if set."""
         return join(self.source_type, self.key, self.source, self.owner).rstrip(":")
 
     @staticmethod
     def parse(id: str) -> SubscriptionName:
-        """The inverse of `id`.
+        """Parse the id of a subscription.
 
         Raises:
             Error: `trigger_subscription_unknown`.
@@ -92,12 +95,12 @@ class SubscriptionName:
                 raise unknown(id)
 
     def stream(self, tenant: Tenant) -> StreamId:
-        """Where everything about its source is."""
+        """Return the stream of its source."""
         return trigger_stream(tenant, self.source_type, self.source)
 
 
 def occurrence_id(stream: StreamId, key: str) -> str:
-    """The name of something that happened: the same key at the same source is the same."""
+    """Return the id of an occurrence. The same key at the same source gives the same id."""
     return f"occ_{brief(digest(('occurrence', stream, key)))}"
 
 
@@ -105,7 +108,7 @@ def occurrence_id(stream: StreamId, key: str) -> str:
 
 
 def fold(state: SourceState, row: Row) -> SourceState:
-    """One more record."""
+    """Fold one record."""
     state = replace(state, seq=row.seq)
     match row.record:
         case SubscriptionChanged(subscription=now, change=change):
@@ -122,34 +125,34 @@ def fold(state: SourceState, row: Row) -> SourceState:
 
 
 def fold_all(rows: Iterable[Row], state: SourceState | None = None) -> SourceState:
-    """A whole log, or the rest of one."""
+    """Fold a whole log, or its tail onto `state`."""
     state = state or SourceState()
     for row in rows:
         state = fold(state, row)
     return state
 
 
-# --- something happens
+# --- occurrences
 
 
 def source_key(key: str) -> str:
-    """Under which the key of an occurrence is remembered."""
+    """Return the source key under which an occurrence is admitted."""
     return f"occ:{key}"
 
 
 def deletion_key(gone: SubscriptionState) -> str:
-    """Under which whoever serves a source is told that a subscription was deleted."""
+    """Return the source key of the message that notifies a source of a deleted subscription."""
     return f"del:{gone.id}:{gone.revision}"
 
 
 def occurring(stream: StreamId, key: str, payload: Json, *, session: str = "", at: int) -> Delivery:
-    """The delivery that says that something happened at a source."""
+    """Return the delivery of an occurrence to its source."""
     item = Occurrence(occurrence=occurrence_id(stream, key), key=key, payload=payload, session=session)
     return addressed(stream, source_key(key), ("occurrence", payload, session), item, at)
 
 
 def addressed(stream: StreamId, key: str, content: tuple[object, ...], item: Item, at: int) -> Delivery:
-    """Something for a source, which it opens if there is none."""
+    """Return a delivery to a source; it creates a missing source."""
     source_type, source = split(stream_names(stream)[2])
     opened = TriggerSourceOpened(source_type=source_type, source=source)
     return Delivery(
@@ -164,7 +167,7 @@ def addressed(stream: StreamId, key: str, content: tuple[object, ...], item: Ite
 
 
 def matching(state: SourceState, session: str) -> tuple[SubscriptionState, ...]:
-    """Who wants a process for an occurrence, in one order; with a session, only what belongs to it."""
+    """Return the subscriptions that match an occurrence, in a fixed order; with a session, only those it owns."""
     wanted = (one for one in state.living if one.enabled and (not session or one.definition.owner == session))
     return tuple(sorted(wanted, key=lambda one: (one.definition.owner, one.definition.key)))
 
@@ -172,13 +175,13 @@ def matching(state: SourceState, session: str) -> tuple[SubscriptionState, ...]:
 def ingested(
     tenant: Tenant, item: Occurrence, wanted: Iterable[SubscriptionState], *, at: int
 ) -> tuple[TriggerOccurred, tuple[Delivery, ...]]:
-    """The record of an occurrence, and the starts that are written with it."""
+    """Return the record of an occurrence, and the process starts that are written with it."""
     deliveries: list[TriggerDelivery] = []
-    sends: list[Delivery] = []
+    outbox: list[Delivery] = []
     for one in wanted:
         reserved = reservation(item.occurrence, one)
         try:
-            sends.append(start_of(tenant, item.occurrence, item.payload, one, at=at))
+            outbox.append(start_of(tenant, item.occurrence, item.payload, one, at=at))
         except Error as problem:
             reserved = replace(reserved, failed=StartFailure(code=problem.code, message=problem.message))
         deliveries.append(reserved)
@@ -189,11 +192,11 @@ def ingested(
         session=item.session,
         deliveries=tuple(deliveries),
     )
-    return record, tuple(sends)
+    return record, tuple(outbox)
 
 
 def reservation(occurrence: str, one: SubscriptionState) -> TriggerDelivery:
-    """The process that a subscription gets for an occurrence."""
+    """Return the delivery of an occurrence to a subscription, with its process id."""
     named = (occurrence, one.id, one.incarnation, one.revision)
     return TriggerDelivery(
         subscription=one.id,
@@ -204,10 +207,10 @@ def reservation(occurrence: str, one: SubscriptionState) -> TriggerDelivery:
 
 
 def start_of(tenant: Tenant, occurrence: str, payload: Json, one: SubscriptionState, *, at: int) -> Delivery:
-    """The delivery that starts it.
+    """Return the delivery that starts the process of a subscription.
 
     Raises:
-        Error: whatever `check_registration` refuses.
+        Error: as `check_registration` does.
     """
     asked = one.definition
     env, blob = environment({}, {})
@@ -227,7 +230,7 @@ def start_of(tenant: Tenant, occurrence: str, payload: Json, one: SubscriptionSt
     return starting(tenant, registration, at=at, env=blob)
 
 
-# --- changing who wants one
+# --- changing subscriptions
 
 
 def changed(
@@ -238,7 +241,7 @@ def changed(
     definition: SubscriptionDefinition | None = None,
     expected: int | None = None,
 ) -> SubscriptionState:
-    """What a subscription would become, if that makes sense.
+    """Return a subscription after a change, if the change is valid.
 
     Raises:
         Error: `trigger_subscription_unknown`, `trigger_revision_conflict`.
@@ -266,21 +269,21 @@ def changed(
 
 
 def unknown(id: str) -> Error:
-    """The refusal of something for a subscription that does not exist."""
+    """Return the error for a subscription that does not exist."""
     return Error(
         Code.TRIGGER_SUBSCRIPTION_UNKNOWN,
-        f"there is no subscription {id!r}",
-        hint="perdure triggers subscriptions shows those there are",
+        f"unknown subscription {id!r}",
+        hint="perdure subscriptions list",
     )
 
 
 def conflict(known: SubscriptionState, because: str) -> Error:
-    """The refusal of a change, with what the subscription is now."""
+    """Return the error for an invalid change, with the current revision."""
     return Error(
         Code.TRIGGER_REVISION_CONFLICT,
         f"the subscription {known.id} is at revision {known.revision}; nothing was written",
         because=because,
-        hint="look at it again, and give the revision you saw",
+        hint="read it again and pass its current revision",
         subscription=known.id,
         revision=known.revision,
     )

@@ -1,8 +1,8 @@
-"""From where a process is seen: weak edges from sessions, and the tags by which processes are found.
+"""Visibility of processes: weak edges from sessions, and the tags that index processes.
 
-Laws: an edge never holds a process up, and taking one away never ends it. A session that is deleted takes its edges
-with it, in the same transaction. What is listed is found by index: the tags of a process are a projection of its log,
-and those that say that it is live are gone with its end.
+Laws: an edge never delays a process, and removing one never ends it. Deleting a session removes its edges in the same
+transaction. Lists use an index of tags, a projection of each process's log. The tags of live processes are removed when
+the process ends.
 """
 
 from __future__ import annotations
@@ -19,47 +19,51 @@ OBSERVER_REMOVED = "process.observer_removed"
 
 
 def seen_from(scope: SessionScope) -> str:
-    """The tag of what is seen from a session, or from one frame of it. It ends with a slash, so that the tags of a
-    session and its frames, and no others, begin like that of the session."""
+    """Return the tag of the processes visible from a session, or from one frame of it.
+
+    The trailing slash makes the session's tag a prefix of exactly its own and its frames' tags.
+    """
     return f"process:of:{scope.id}/"
 
 
 def run_by(definition: str) -> str:
-    """The tag of what runs with this code."""
+    """Return the tag of the processes with this definition."""
     return f"process:by:{definition}"
 
 
 def tags_of(asked: Registration) -> tuple[str, ...]:
-    """What a process is found by from its beginning on: whoever started it sees it."""
+    """Return the initial tags of a process; the session that started it sees it."""
     origin = asked.provenance.originator
     names = [ALL, run_by(asked.definition), *([seen_from(origin)] if origin is not None else [])]
     return (*names, *(LIVE + name for name in names))
 
 
 def listed_by(mode: ProcessListMode, scope: SessionScope | None, definition: str | None) -> str:
-    """The tag that finds a list."""
+    """Return the tag that finds a list."""
     name = seen_from(scope) if scope is not None else run_by(definition) if definition is not None else ALL
     return LIVE + name if mode == "live" else name
 
 
 def edge_tags(scope: SessionScope) -> tuple[str, ...]:
-    """The tags of an edge: for the list of all, and for that of the live ones as long as it lives. Those of a session's
-    frames, and no others, begin like its own."""
+    """Return the tags of an edge: one for the list of all processes, one for that of the live ones.
+
+    A session's tags are prefixes of exactly its own and its frames' tags.
+    """
     return seen_from(scope), LIVE + seen_from(scope)
 
 
 def observer_added(scope: SessionScope, *, instead_of: SessionScope | None = None) -> Json:
-    """What the event of a new edge says: from where the process is seen, and from where it is not any more."""
+    """Return the payload of the event for a new edge: the scope that sees the process, and the scope it replaces."""
     return {"observer": _edge(scope), "instead_of": None if instead_of is None else _edge(instead_of)}
 
 
 def observer_removed(scope: SessionScope) -> Json:
-    """What the event says of an edge that is gone."""
+    """Return the payload of the event for a removed edge."""
     return {"observer": _edge(scope)}
 
 
 def observers(known: tuple[SessionScope, ...], event: str, payload: Json) -> tuple[SessionScope, ...]:
-    """From where a process is seen after an event: a fold, that counts each edge once."""
+    """Return the observers of a process after an event. Each edge counts once."""
     scope = _scope(payload["observer"])
     gone = [scope, *([_scope(payload["instead_of"])] if payload.get("instead_of") else [])]
     rest = tuple(one for one in known if one not in gone)
@@ -75,11 +79,11 @@ def _scope(payload: Json) -> SessionScope:
 
 
 def not_visible(process_id: str, scope: SessionScope) -> Error:
-    """The refusal of a process that is not seen from here; one that does not exist looks the same."""
+    """Return the error for a process that is not visible from here. An unknown process gives the same error."""
     return Error(
         Code.PROCESS_NOT_VISIBLE,
         f"the process {process_id!r} is not visible from here; nothing was done",
-        because=f"there is none, or it was not given to {scope.id}",
-        hint="a process is seen by the session that started it, and by those it was given to",
+        because=f"the process does not exist, or it is not visible to {scope.id}",
+        hint="a process is visible to the session that started it and to its added observers",
         process=process_id,
     )

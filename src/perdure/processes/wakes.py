@@ -1,6 +1,6 @@
-"""Telling the target session: what an event with wake semantics puts into its inbox.
+"""Wakes of the target session: inputs made from process events with wake semantics.
 
-Law: the event and what it tells are one transaction, under a key made of the event: a session is told once.
+Law: the event and its wake are one transaction, under a key derived from the event, so a session is woken once.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from perdure.vocab.records import ProcessEvent
 from perdure.vocab.registrations import (
     ProcessFailure,
     ProcessOutput,
+    ProcessSucceeded,
     ProcessWasAbandoned,
     ProcessWasCancelled,
     Registration,
-    Succeeded,
 )
 
 
 def wake_of(
     tenant: Tenant, registration: Registration, event: ProcessEvent, *, at: int, turn: TurnId, input: InputId
 ) -> Delivery | None:
-    """What a session is told of an event of a process, if it is to be told."""
+    """Return the delivery that wakes the target session for an event, or None."""
     target = registration.wake_target
     told = woken(type_of(registration, event.event).semantics.wake, event.payload)
     if told is None and registration.wake_on_end and event.output is not None:
@@ -45,14 +45,14 @@ def wake_of(
 def _end(registration: Registration, output: ProcessOutput) -> str:
     name = registration.label or registration.process_id
     match output:
-        case Succeeded(value=value):
+        case ProcessSucceeded(value=value):
             return f"The process {name} has finished: {encode(value).decode()}"
         case ProcessFailure(code=code, message=message):
             return f"The process {name} has failed ({code}): {message}"
         case ProcessWasCancelled(reason=reason):
             return f"The process {name} was cancelled. {reason}".strip()
         case ProcessWasAbandoned(reason=reason):
-            return f"The process {name} was abandoned: nobody knows how far it came. {reason}".strip()
+            return f"The process {name} was abandoned: its progress is unknown. {reason}".strip()
 
 
 def _words(told: Json, registration: Registration, event: ProcessEvent) -> str:

@@ -1,1 +1,1 @@
-"""The only owner of tasks, connections and clocks: joins runners to stores and drives the machine."""
+"""The runtime: tasks, connections and clocks, and the code that joins runners to stores."""

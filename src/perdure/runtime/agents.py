@@ -1,4 +1,4 @@
-"""The agents of a runtime, by their names."""
+"""The agents of a runtime, by name."""
 
 from __future__ import annotations
 
@@ -14,46 +14,46 @@ from perdure.store.protocol import Store
 
 
 def by_name(agents: Iterable[Agent]) -> dict[str, Agent]:
-    """Each under its name.
+    """Index agents by name.
 
     Raises:
-        Error: `agent_invalid` if two have the same.
+        Error: `agent_invalid` if two agents share a name.
     """
     named: dict[str, Agent] = {}
     for agent in agents:
         if agent.name in named:
-            raise Error(Code.AGENT_INVALID, f"two agents are called {agent.name!r}", hint="give each its own name")
+            raise Error(Code.AGENT_INVALID, f"duplicate agent name {agent.name!r}", hint="give each agent its own name")
         named[agent.name] = agent
     return named
 
 
 def only_agent(agents: Mapping[str, Agent], session: SessionId) -> str:
-    """Whose a new session is if nobody says.
+    """Return the name of the only agent, for a new session that names none.
 
     Raises:
-        Error: `session_unknown` unless there is exactly one.
+        Error: `session_unknown` unless there is exactly one agent.
     """
     if len(agents) == 1:
         return next(iter(agents))
     raise Error(
         Code.SESSION_UNKNOWN,
-        f"there is no session {session!r}",
+        f"unknown session {session!r}",
         hint='name the agent to create it: rt.session(id, agent="...")',
     )
 
 
 def agent_unknown(name: str, agents: Mapping[str, Agent]) -> Error:
-    """The refusal of an agent that this runtime does not have."""
+    """Return the error for an agent that this runtime does not have."""
     return Error(
         Code.AGENT_UNKNOWN,
-        f"there is no agent {name!r}",
-        because=f"this runtime has {', '.join(sorted(agents)) or 'none'}",
+        f"unknown agent {name!r}",
+        because=f"agents of this runtime: {', '.join(sorted(agents)) or 'none'}",
         hint="pass it to Runtime(agents=[...])",
     )
 
 
 def seeds_of(agents: Mapping[str, Agent], store: Store, readable: Readable) -> Callable[[Tenant], Seeds]:
-    """The files that sessions begin with: those of their agents."""
+    """Return a function that gives the initial files of a session: those of its agent."""
 
     def of_tenant(tenant: Tenant) -> Seeds:
         async def initial_files(session: SessionId) -> tuple[InitialFile, ...]:
@@ -64,7 +64,7 @@ def seeds_of(agents: Mapping[str, Agent], store: Store, readable: Readable) -> C
                 return ()
             if info.agent not in agents:
                 raise agent_unknown(info.agent, agents)
-            return agents[info.agent].initial_files
+            return tuple(agents[info.agent].initial_files)
 
         return initial_files
 

@@ -1,4 +1,4 @@
-"""What an application gives its tools to work with: one object for all, or one made for each turn."""
+"""Dependencies for tools: one object for all turns, or one made for each turn."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CLOSE_S = 10
 
 @dataclass(frozen=True, slots=True)
 class DepsContext:
-    """Whom dependencies are made for."""
+    """The turn for which dependencies are made."""
 
     session: SessionId
     tenant: Tenant
@@ -30,21 +30,21 @@ class DepsContext:
 
 @dataclass(frozen=True, slots=True)
 class PerTurn:
-    """Dependencies that are made when a turn first needs them. See `per_turn`."""
+    """A factory of dependencies, called when a turn first needs them. See `per_turn`."""
 
     factory: Callable[[DepsContext], object]
 
 
 def per_turn(factory: Callable[[DepsContext], object]) -> PerTurn:
-    """Make dependencies anew for every turn: `Runtime(..., deps=per_turn(open_deps))`.
+    """Make new dependencies for every turn: `Runtime(..., deps=per_turn(open_deps))`.
 
-    An async generator function yields them, and what stands after its `yield` runs when the turn is over; a function
-    decorated with `asynccontextmanager` works the same way. An async function returns them, or a plain one does: then
-    nothing is closed. They are made at most once while a turn is in memory, when its instructions or its first call
-    need them; a turn that is continued after a crash or a long wait gets new ones.
+    An async generator function yields the dependencies; the code after its `yield` runs when the turn ends. A function
+    decorated with `asynccontextmanager` works the same way. A plain or async function returns the dependencies, and
+    nothing is closed. The factory runs at most once while a turn is in memory, when its instructions or its first call
+    need the dependencies. A turn that resumes after a crash or a long wait gets new ones.
 
     Raises:
-        Error: `invalid_argument` if it cannot be called with one argument.
+        Error: `invalid_argument` if the factory cannot be called with one argument.
     """
     if not callable(factory):
         raise Error(Code.INVALID_ARGUMENT, f"per_turn needs a function, not {type(factory).__name__}")
@@ -54,16 +54,16 @@ def per_turn(factory: Callable[[DepsContext], object]) -> PerTurn:
         raise Error(
             Code.INVALID_ARGUMENT,
             "per_turn needs a function of one argument",
-            because="it is called with a DepsContext",
+            because="the function receives a DepsContext",
             hint="async def open_deps(ctx: DepsContext): ...",
         ) from None
     except ValueError:
-        pass  # a callable without a signature: it will see
+        pass  # a callable without a signature: the call shows whether it takes one argument
     return PerTurn(asynccontextmanager(factory) if inspect.isasyncgenfunction(factory) else factory)
 
 
 class DepsFailed(Exception):
-    """The application's factory failed. Its error is logged, and nobody's business outside."""
+    """The application's factory failed. The cause is logged and not shown to models or clients."""
 
 
 class TurnDeps:
@@ -79,7 +79,7 @@ class TurnDeps:
 
     @property
     def at_hand(self) -> object:
-        """The dependencies, if they have been made; None if not."""
+        """The dependencies if they are open, else None."""
         if not isinstance(self._given, PerTurn):
             return self._given
         opening = self._opening
@@ -88,17 +88,17 @@ class TurnDeps:
         return opening.result()
 
     async def make(self) -> None:
-        """Have them at hand before anybody uses them. A factory that fails is met again by who does."""
+        """Open the dependencies before they are used. A failure is raised by the next `use`."""
         with suppress(DepsFailed):
             async with self.use():
                 pass
 
     @asynccontextmanager
     async def use(self) -> AsyncGenerator[object]:
-        """The dependencies themselves, which stay open for as long as they are used.
+        """Yield the dependencies and keep them open while they are in use.
 
         Raises:
-            DepsFailed: the factory failed, now or before.
+            DepsFailed: the factory failed, now or earlier.
         """
         if not isinstance(self._given, PerTurn):
             yield self._given
@@ -108,7 +108,7 @@ class TurnDeps:
             if self._opening is None:
                 self._opening = asyncio.create_task(self._open(self._given), name="perdure:deps")
             opening = self._opening
-            await asyncio.wait({opening})  # a call that is cancelled does not take them from the others
+            await asyncio.wait({opening})  # a cancelled call does not cancel the factory for the other calls
             if opening.cancelled():
                 raise DepsFailed
             yield opening.result()
@@ -126,15 +126,15 @@ class TurnDeps:
                     return await self._stack.enter_async_context(manager)
                 return await made if inspect.isawaitable(made) else made
         except BaseException as problem:
-            # Of any kind: a SystemExit would end the event loop, a CancelledError pass for that of a call.
+            # Any exception: a SystemExit would end the event loop, a CancelledError would look like that of a call.
             if not self._over:
-                log.exception("the dependencies of a turn could not be made", extra=self._extra())
+                log.exception("turn dependencies failed to open", extra=self._extra())
             raise DepsFailed from problem
 
     async def close(self) -> None:
-        """The turn is over: close them, or let the last call that still uses them do it.
+        """Close the dependencies when the turn ends, or leave that to the last call that still uses them.
 
-        Never raises for what the application's code does: it has nothing to do with how the turn ended.
+        Exceptions of the application's code are logged, not raised: they do not change how the turn ended.
         """
         self._over = True
         if self._opening is None or self._users:
@@ -144,7 +144,7 @@ class TurnDeps:
         try:
             await asyncio.shield(closing)
         except asyncio.CancelledError:
-            await closing  # it is bounded in time, and a connection left open is not
+            await closing  # bounded in time; a connection left open is not
             raise
 
     async def _close(self, opening: asyncio.Task[object]) -> None:
@@ -157,7 +157,7 @@ class TurnDeps:
                     opening.exception()
                 await self._stack.aclose()
         except BaseException:
-            log.exception("the dependencies of a turn could not be closed", extra=self._extra())
+            log.exception("turn dependencies failed to close", extra=self._extra())
 
     def _extra(self) -> dict[str, object]:
         return {"session": self._context.session, "tenant": self._context.tenant}

@@ -1,4 +1,4 @@
-"""The files of a runtime's sessions: which file system keeps them, and what each session begins with."""
+"""The file system of sessions, and the initial files of each session."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from perdure.services.files.factory import (
 )
 from perdure.services.files.protocol import SessionFiles, SessionFileSystem
 from perdure.services.files.shapes import FileInfo, FileStat, GrepMatch, InitialFile, SessionFile
-from perdure.services.files.stored import Seeds, Sessions, StoredFiles, StoredFilesFactory, beginning
+from perdure.services.files.stored import Seeds, SessionFileAccess, StoredFiles, StoredFilesFactory, beginning
 from perdure.services.files.tree import Tree
 from perdure.store.protocol import Store
 
@@ -25,7 +25,7 @@ FilesGiven: TypeAlias = SessionFileSystem | SessionFileSystemFactory | None
 
 @dataclass(slots=True)
 class Files:
-    """The file system of a runtime, for each tenant that it serves."""
+    """The file systems of a runtime, one for each tenant."""
 
     given: FilesGiven
     store: Store
@@ -34,10 +34,10 @@ class Files:
     systems: dict[Tenant, SessionFileSystem | None] = field(default_factory=dict[Tenant, SessionFileSystem | None])
 
     async def open(self, tenant: Tenant) -> None:
-        """Make the file system of the runtime's own tenant.
+        """Create the file system of the runtime's own tenant.
 
         Raises:
-            Error: whatever its factory refuses with.
+            Error: the factory failed.
         """
         self.systems[tenant] = await self._made(tenant)
 
@@ -52,29 +52,29 @@ class Files:
             SessionFileSystemFactoryContext()
             .with_(self.store, as_=Store)
             .with_(self.clock, as_=Clock)
-            .with_(Sessions(tenant, self.seeds(tenant)))
+            .with_(SessionFileAccess(tenant, self.seeds(tenant)))
         )
         return self._seeded(await factory.create_session_file_system(context), tenant)
 
     def _seeded(self, system: SessionFileSystem, tenant: Tenant) -> SessionFileSystem:
-        """One that is not ours does not know what sessions begin with: it is told before it is first used."""
+        """Wrap a custom file system, so that it receives the initial files of a session before the first use."""
         return (
             system if isinstance(system, StoredFiles) else SeededFiles(system, self.store, tenant, self.seeds(tenant))
         )
 
     def of(self, tenant: Tenant) -> SessionFileSystem | None:
-        """The file system of a tenant's sessions; None if they have no files.
+        """Return the file system of a tenant's sessions, or None if they have no files.
 
-        One that is not ours knows sessions by name only, so it is for one tenant.
+        A custom file system identifies sessions by name only, so it serves only the runtime's own tenant.
         """
         if tenant not in self.systems:
             own = next(iter(self.systems.values()), None)
-            sessions = Sessions(tenant, self.seeds(tenant))
+            sessions = SessionFileAccess(tenant, self.seeds(tenant))
             self.systems[tenant] = replace(own, sessions=sessions) if isinstance(own, StoredFiles) else None
         return self.systems[tenant]
 
     def of_session(self, tenant: Tenant, session: SessionId) -> SessionFiles:
-        """The files of one session.
+        """Return the files of one session.
 
         Raises:
             Error: `files_disabled`.
@@ -87,9 +87,9 @@ class Files:
 
 @dataclass(slots=True)
 class SeededFiles(SessionFileSystem):
-    """Somebody else's file system, in which every session finds its initial files when it first looks.
+    """A custom file system in which each session gets its initial files at first use.
 
-    That they were laid down is remembered in the store, beside the session: what was deleted since does not come back.
+    A stream beside the session records the seeding, so a file deleted afterwards is not created again.
     """
 
     system: SessionFileSystem
@@ -116,12 +116,12 @@ class SeededFiles(SessionFileSystem):
                 raise
 
     async def read_file(self, session_id: SessionId, path: str) -> SessionFile | None:
-        """As the file system does it."""
+        """Delegate to the wrapped file system."""
         await self._seed(session_id)
         return await self.system.read_file(session_id, path)
 
     async def write_file(self, session_id: SessionId, path: str, content: str, encoding: str = "text") -> SessionFile:
-        """As the file system does it."""
+        """Delegate to the wrapped file system."""
         await self._seed(session_id)
         return await self.system.write_file(session_id, path, content, encoding)
 
@@ -134,39 +134,39 @@ class SeededFiles(SessionFileSystem):
         content: str,
         encoding: str = "text",
     ) -> SessionFile | None:
-        """As the file system does it."""
+        """Delegate to the wrapped file system."""
         await self._seed(session_id)
         return await self.system.write_file_if_content_matches(
             session_id, path, expected_content, expected_encoding, content, encoding
         )
 
     async def delete_file(self, session_id: SessionId, path: str, recursive: bool = False) -> bool:
-        """As the file system does it."""
+        """Delegate to the wrapped file system."""
         await self._seed(session_id)
         return await self.system.delete_file(session_id, path, recursive)
 
     async def list_directory(self, session_id: SessionId, path: str) -> tuple[FileInfo, ...]:
-        """As the file system does it."""
+        """Delegate to the wrapped file system."""
         await self._seed(session_id)
         return await self.system.list_directory(session_id, path)
 
     async def stat_file(self, session_id: SessionId, path: str) -> FileStat | None:
-        """As the file system does it."""
+        """Delegate to the wrapped file system."""
         await self._seed(session_id)
         return await self.system.stat_file(session_id, path)
 
     async def grep_files(
         self, session_id: SessionId, pattern: str, path_pattern: str | None = None
     ) -> tuple[GrepMatch, ...]:
-        """As the file system does it."""
+        """Delegate to the wrapped file system."""
         await self._seed(session_id)
         return await self.system.grep_files(session_id, pattern, path_pattern)
 
     async def create_directory(self, session_id: SessionId, path: str) -> FileInfo:
-        """As the file system does it."""
+        """Delegate to the wrapped file system."""
         await self._seed(session_id)
         return await self.system.create_directory(session_id, path)
 
     async def seed_initial_file(self, session_id: SessionId, file: InitialFile) -> None:
-        """As the file system does it."""
+        """Delegate to the wrapped file system."""
         await self.system.seed_initial_file(session_id, file)

@@ -1,4 +1,4 @@
-"""Instructions that are a function: asked once when a turn opens, captured with it, and never asked again for it."""
+"""Instructions given as a function: called once when a turn opens, and captured with the turn."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TIMEOUT_S = 30
 
 @dataclass(frozen=True, slots=True)
 class InstructionsContext:
-    """For which turn instructions are wanted. `turn_index` counts from 0; `input` is the text of the input."""
+    """The turn that needs instructions. `turn_index` counts from 0; `input` is the text of the input."""
 
     session: SessionId
     tenant: Tenant
@@ -40,16 +40,16 @@ Instructions: TypeAlias = str | Callable[[InstructionsContext], str | Awaitable[
 
 
 class InstructionsFailed(Exception):
-    """There are no instructions to begin the turn with; the message may be shown."""
+    """The instructions of a turn could not be made. The message may be shown to users."""
 
 
 async def instructions_for(
     given: Instructions, context: InstructionsContext, deps: TurnDeps, threads: ToolThreads
 ) -> str:
-    """The instructions of one turn. A plain function is called in a thread: it may take its time.
+    """Return the instructions of one turn. A plain function runs in a thread, because it may block.
 
     Raises:
-        InstructionsFailed: the function, or the dependencies it is given, failed. The cause is logged.
+        InstructionsFailed: the function or its dependencies failed. The cause is logged.
     """
     if isinstance(given, str):
         return given
@@ -62,10 +62,10 @@ async def instructions_for(
         raise
     except DepsFailed:
         raise InstructionsFailed(
-            "the dependencies of the instructions could not be made; the log has the cause"
+            "the dependencies of the instructions could not be made; the cause is in the log"
         ) from None
     except TimeoutError:
-        raise InstructionsFailed(f"the instructions were not there within {TIMEOUT_S} s") from None
+        raise InstructionsFailed(f"the instructions function exceeded {TIMEOUT_S} s") from None
 
 
 async def _ask(
@@ -79,8 +79,8 @@ async def _ask(
         case Returned(value=value):
             return value
         case Raised(error=error):
-            log.error("the instructions of a turn failed", exc_info=error)
-            raise InstructionsFailed("the instructions function failed; the log has the cause") from None
+            log.error("instructions function failed", exc_info=error)
+            raise InstructionsFailed("the instructions function failed; the cause is in the log") from None
         case NotStarted(reason=reason):
             raise InstructionsFailed(f"the instructions function could not run: {reason}")
 

@@ -1,4 +1,4 @@
-"""How a runtime is opened, watches what others commit, and is closed: in this order, once."""
+"""The lifetime of a runtime: opening, watching for commits of other processes, closing."""
 
 from __future__ import annotations
 
@@ -12,36 +12,38 @@ from typing import TYPE_CHECKING, Literal
 from perdure.errors import Code, Error
 from perdure.ids import VERSION
 from perdure.models.providers import clients
-from perdure.observe.movements import Movements
+from perdure.observe.head_poller import HeadPoller
 from perdure.runtime.shared import Compositions, Shared
-from perdure.runtime.tuning import Tuning
+from perdure.runtime.tuning import RuntimeOptions
 from perdure.runtime.worker.lounge import Lounge
 from perdure.runtime.worker.permits import Permits
 from perdure.runtime.worker.worker import Worker
 from perdure.tools.execute import ToolThreads
 
 if TYPE_CHECKING:
-    from perdure.runtime.runtime import Runtime
+    from perdure.runtime.core import RuntimeCore
 
 log = logging.getLogger("perdure.runtime")
 
 WATCH_S = 0.025
 QUIET_WATCH_S = 0.1
 QUIET_AFTER_S = 1.0
-"""How often others' commits are looked for; less often while nobody here watches and nothing has happened for a while,
-because it is the waking that costs, not the looking."""
+"""Poll intervals for commits of other processes. The longer one applies while no observer waits here and nothing
+happens: waking up costs more than the poll.
+"""
 RESPITE = 4
 MAX_RESPITE_S = 0.25
-"""So many times as long as a look took is not looked again, and so long at most: many who wait must not keep the store
-busy, and a store that was away must not make them deaf."""
+"""Pause after a poll, as a multiple of its duration, and its maximum. The pause keeps many observers from loading the
+store; the maximum limits the delay after a slow or unavailable store.
+"""
 SAFETY_LOOK_S = 2.0
-IDLE_THREADS_MS = 20  # long enough for a thread that does nothing to notice that it may go
+IDLE_THREADS_MS = 20  # long enough for an idle thread to notice the shutdown and exit
 
 
 class Lifetime:
-    """The life of one runtime: its tasks, its threads, whom it is connected to."""
+    """The lifetime of one runtime: its tasks, threads and connections."""
 
-    def __init__(self, runtime: Runtime, tuning: Tuning, deps: object) -> None:
+    def __init__(self, runtime: RuntimeCore, tuning: RuntimeOptions, deps: object) -> None:
         self._rt = runtime
         self._tuning = tuning
         self._deps = deps
@@ -53,18 +55,18 @@ class Lifetime:
 
     @property
     def ready(self) -> bool:
-        """Whether it is open, not draining, and the lease of its worker has not lapsed."""
+        """True if the runtime is open, not draining, and the lease of its worker is live."""
         rt = self._rt
         return self._state == "open" and rt.worker is not None and rt.store.lease_live(rt.worker_id)
 
     def check_usable(self) -> None:
-        """Refuse what is closed, not yet open, or inherited through a fork."""
+        """Raise if the runtime is closed, not open yet, or inherited through a fork."""
         if self._pid and os.getpid() != self._pid:
             raise Error(
                 Code.RUNTIME_FORKED,
-                "this runtime belongs to another process",
+                "this runtime belongs to another operating system process",
                 because="the process was forked after the runtime was opened",
-                hint="open a Runtime of its own in each process",
+                hint="open a separate Runtime in each process",
             )
         if self._state not in ("open", "draining"):
             raise Error(
@@ -76,10 +78,10 @@ class Lifetime:
     # --- opening
 
     async def open(self) -> None:
-        """Open the store, connect, take work, watch."""
+        """Open the store, connect to providers, start the worker and watch for commits."""
         rt = self._rt
         if self._state != "new":
-            raise Error(Code.RUNTIME_CLOSED, "a runtime can be opened once", hint="make a new one")
+            raise Error(Code.RUNTIME_CLOSED, "a runtime can be opened only once", hint="create a new Runtime")
         await rt.store.open()
         self._pid = os.getpid()
         self._state = "open"
@@ -97,7 +99,7 @@ class Lifetime:
         self._tasks.append(asyncio.create_task(self._watch(version), name="perdure:watch"))
 
     async def _connect(self) -> None:
-        """Providers that reach somebody do so before work is taken."""
+        """Connect the tool providers before the worker claims work."""
         for one in {id(one): one for agent in self._rt.agents.values() for one in agent.toolbox.connects}.values():
             await one.connect()
             self._connected.push_async_callback(one.disconnect)
@@ -114,7 +116,7 @@ class Lifetime:
             queues=work.served,
         )
         worker = rt.worker = Worker(self._shared(), renew_s=self._tuning.lease_s * 0.3)
-        rt.background.has_room = worker.serving.has_room
+        rt.background.has_capacity = worker.stream_pool.has_capacity
         self._tasks.append(asyncio.create_task(worker.run(), name="perdure:worker"))
 
     def _shared(self) -> Shared:
@@ -134,8 +136,8 @@ class Lifetime:
             results=rt.results,
             compositions=Compositions(rt.store),
             secrets=rt.secrets,
-            revealed=rt.revealed,
-            lounge=Lounge(tuning.max_waiting, tuning.patience_s),
+            seen_secrets=rt.seen_secrets,
+            lounge=Lounge(tuning.max_waiting, tuning.idle_timeout_s),
             work=rt.work,
             permits=Permits(rt.store, rt.clock, rt.worker_id, rt.work),
             files=rt.files,
@@ -145,10 +147,11 @@ class Lifetime:
         )
 
     async def _watch(self, last: int) -> None:
-        """Notice what other processes commit. Whoever waits here looks now and then in any case: others may have died
-        before they could tell."""
+        """Poll for commits of other processes. The heads of watched streams are also read every 2 s in any case,
+        because a writer may have died before its notification.
+        """
         rt, loop, plans = self._rt, asyncio.get_running_loop(), 0
-        movements, respite_s = Movements(rt.store, rt.hub), 0.0
+        movements, respite_s = HeadPoller(rt.store, rt.hub), 0.0
         quiet_from, look_by = loop.time() + QUIET_AFTER_S, loop.time() + SAFETY_LOOK_S
         while True:
             quiet = loop.time() > quiet_from and not rt.hub.watched_at_all
@@ -159,12 +162,12 @@ class Lifetime:
                 if version != last and rt.worker:
                     rt.worker.changed()
                 if version != last or began > look_by:
-                    await movements.look()
+                    await movements.poll()
                     look_by = began + SAFETY_LOOK_S
             except Error:
                 continue
-            except Exception:  # who stops watching is deaf to all others for good
-                log.exception("what other processes do could not be looked at; it is tried again")
+            except Exception:  # an ended watch would miss all later commits
+                log.exception("poll for other commits failed; retrying")
                 continue
             respite_s = min(MAX_RESPITE_S, RESPITE * (loop.time() - began))
             if version != last or rt.store.counters.plans != plans:
@@ -175,7 +178,7 @@ class Lifetime:
     # --- closing
 
     async def close(self) -> None:
-        """Drain, and let go of everything: every step happens, whatever becomes of the others; last first."""
+        """Drain and release everything, last opened first. Each step runs even if another one fails."""
         rt = self._rt
         async with AsyncExitStack() as ending:
             ending.push_async_callback(rt.store.close)
@@ -193,7 +196,7 @@ class Lifetime:
                 self._state = "closed"
 
     async def drain(self, timeout_s: float | None) -> None:
-        """Take no more work, and hand over what is not over in time."""
+        """Claim no more work, and hand over the work that does not end within the timeout."""
         await self._drain(self._tuning.drain_s if timeout_s is None else timeout_s, retiring=False)
 
     async def _drain(self, timeout_s: float, *, retiring: bool) -> None:
@@ -202,14 +205,16 @@ class Lifetime:
             await self._rt.worker.drain(timeout_s, retiring=retiring)
 
     async def _retire(self, worker: Worker) -> None:
-        """What was stopped in the middle, or still runs in a thread, may take effect as long as this process lives."""
-        loose = worker.loose_ends or self._threads.close(IDLE_THREADS_MS) > 0
-        await self._rt.store.retire(self._rt.worker_id, loose_ends=loose)
+        """Deregister the worker, and record whether interrupted calls or threads may still act while this process
+        lives.
+        """
+        loose = worker.abandoned_calls or self._threads.close(IDLE_THREADS_MS) > 0
+        await self._rt.store.deregister(self._rt.worker_id, abandoned_calls=loose)
 
     async def _stop_tasks(self) -> None:
         self._rt.hub.close()
         if self._rt.worker:
-            self._rt.worker.serving.abort()
+            self._rt.worker.stream_pool.abort()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

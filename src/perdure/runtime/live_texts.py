@@ -1,8 +1,7 @@
-"""What models are writing in this process: kept until the reply is saved, and told to other processes in passing.
+"""Model output in progress in this process: kept until the reply is saved, and published in the side channel.
 
-Laws: `say` returns at once, whatever the store does. Texts go to the side channel at most every `INTERVAL_S` (or
-once `MANY_CHARS` have gathered), all of them in one write, one write at a time. A call that is over sooner than that
-costs nothing.
+Laws: `say` returns at once, even if the store is slow. Texts go to the side channel at most every `INTERVAL_S` (or when
+`MANY_CHARS` have gathered), all in one write, one write at a time. A call that ends earlier costs no write.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ log = logging.getLogger("perdure.runtime")
 INTERVAL_S = 0.05
 MANY_CHARS = 2048
 MAX_CHARS = 4_194_304
-"""What is kept of one call. A reply that long is refused in the end."""
+"""The limit of kept text per call. A longer reply is refused when it ends."""
 
 
 @dataclass(slots=True)
 class _Call:
-    """One run of a model call, and how much of it others have been told."""
+    """One run of a model call, and how much of its text is published."""
 
     turn: TurnId
     effect: EffectId
@@ -41,7 +40,7 @@ class _Call:
         return self.turn, self.effect, self.run
 
     def untold(self) -> list[Piece]:
-        """What has gathered since others were told, joined."""
+        """Return the unpublished pieces, joined, and mark them as published."""
         first = next((i for i, piece in enumerate(self.said) if piece.start >= self.told), len(self.said))
         fresh = joined(self.said[first:])
         self.said[first:] = fresh
@@ -50,7 +49,7 @@ class _Call:
 
 
 def joined(pieces: list[Piece]) -> list[Piece]:
-    """Neighbours of one kind as one piece."""
+    """Join adjacent pieces of the same kind."""
     texts: list[list[str]] = []
     firsts: list[Piece] = []
     end = 0
@@ -68,7 +67,7 @@ def joined(pieces: list[Piece]) -> list[Piece]:
 
 
 class LiveTexts:
-    """The texts of this process, by stream: a session asks one model at a time."""
+    """The model output in progress in this process, by stream. A session has one model call at a time."""
 
     def __init__(self, channel: SideChannel, clock: Clock) -> None:
         self._channel = channel
@@ -81,7 +80,7 @@ class LiveTexts:
         self._closed = False
 
     def say(self, piece: Piece) -> None:
-        """A model has written something."""
+        """Add a piece that a model wrote."""
         call = self._calls.get(piece.stream)
         if call is None or call.name != (piece.turn, piece.effect, piece.run):
             self.over(piece.stream)
@@ -97,12 +96,12 @@ class LiveTexts:
             self._flush()
 
     def so_far(self, stream: StreamId) -> tuple[Piece, ...] | None:
-        """What is being written in a stream here; None if nothing is."""
+        """Return the text in progress in a stream, or None if this process has none."""
         call = self._calls.get(stream)
         return None if call is None else tuple(call.said)
 
     def over(self, stream: StreamId) -> None:
-        """Its reply is saved, or will never be: whoever reads the log knows more."""
+        """Drop a call whose reply is saved or will never be. The log replaces its text for readers."""
         call = self._calls.pop(stream, None)
         self._dirty.discard(stream)
         if call is not None and call.told:
@@ -111,7 +110,7 @@ class LiveTexts:
                 self._timer = asyncio.get_running_loop().call_later(INTERVAL_S, self._flush)
 
     def leave(self, stream: StreamId) -> None:
-        """Its call is not ours any more: whoever ends it wants to know what there is of it."""
+        """Drop a call that this worker no longer owns. Its published text stays: the next owner recovers it."""
         self._calls.pop(stream, None)
         self._dirty.discard(stream)
 
@@ -129,8 +128,8 @@ class LiveTexts:
         self._over.clear()
         try:
             await self._channel.put(pieces, over=over, now=self._clock.wall_ms())
-        except Error as problem:  # whoever watches elsewhere is told with the next, and misses something after the last
-            log.debug("live texts could not be told: %s", problem)
+        except Error as problem:  # the next write repeats the pieces; after the last one they are lost
+            log.debug("live texts not published error=%s", problem)
             self._untell(pieces)
         finally:
             self._writing = None
@@ -138,14 +137,16 @@ class LiveTexts:
                 self._timer = asyncio.get_running_loop().call_later(INTERVAL_S, self._flush)
 
     def _untell(self, pieces: Iterable[Piece]) -> None:
-        """These did not arrive: they are told again with what comes next of their call, or nobody could read that."""
+        """Mark pieces as unpublished after a failed write, so that the next write repeats them. A gap would be
+        unreadable.
+        """
         for piece in pieces:
             call = self._calls.get(piece.stream)
             if call is not None and call.name == (piece.turn, piece.effect, piece.run):
                 call.told = min(call.told, piece.start)
 
     async def close(self) -> None:
-        """Tell what is left to tell: whoever goes on with a call that is not over wants to know."""
+        """Publish the remaining text, for the next owner of an unfinished call."""
         if self._writing is not None:
             await self._writing
         self._closed = True

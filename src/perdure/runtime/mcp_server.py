@@ -1,7 +1,9 @@
-"""Agents and their sessions as an MCP server. Execution never lives in a request: a client that leaves changes nothing.
+"""The agents of a runtime and their sessions as an MCP server.
 
-Law: an input that is sent again under the same key is the same input, and its answer that of the same turn. Needs the
-extra `mcp`, and is imported only by those who serve.
+Execution does not live in a request: a disconnected client changes nothing. Needs the extra `mcp`; imported only to
+serve.
+
+Law: a message repeated with the same key is the same input, and returns the result of the same turn.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from pydantic import JsonValue
 
 from perdure.errors import Code, Error
 from perdure.ids import TurnId
+from perdure.runtime.internals import ref_of
 from perdure.runtime.runtime import Runtime
+from perdure.runtime.sessions.results import wait_for
 from perdure.runtime.sessions.session import Session
 from perdure.tools.mcp.calls import KEY
 from perdure.tools.mcp.servers import plain_name
@@ -33,14 +37,14 @@ Told = dict[str, JsonValue]
 T = TypeVar("T")
 
 _ASK = (
-    "Ask the agent {agent}. It remembers what was said in a session (`session` names it). Give a `key` of your own to "
-    "each request: repeated with the same key, it answers with the same turn instead of asking again. If `status` is "
-    "`running`, it goes on after `wait` seconds: fetch the answer with turn_result."
+    "Ask the agent {agent}. `session` names the conversation, which the agent remembers. Send your own `key` with "
+    "each request: a repeated request with the same key returns the same turn instead of a new one. If `status` is "
+    "`running`, the turn continues after `wait` seconds: fetch the answer with turn_result."
 )
 
 
 def mcp_server(rt: Runtime, *, name: str = "perdure") -> MCPServer:
-    """A server that offers the agents of an open runtime: `await mcp_server(rt).run_stdio_async()`."""
+    """Return a server that offers the agents of an open runtime: `await mcp_server(rt).run_stdio_async()`."""
     server = MCPServer(name, log_level="WARNING")
     reads = ToolAnnotations(read_only_hint=True)
     for agent in rt.agents:
@@ -58,7 +62,7 @@ def _asking(rt: Runtime, agent: str) -> Callable[..., Awaitable[Told]]:
         async def send() -> Told:
             found = await rt.session(session, agent=agent)
             sent = await found.send(message, key=own or None)
-            return await _ended(found, sent.turn, wait)
+            return await _ended(found, sent.turn_id, wait)
 
         return await _plainly(send)
 
@@ -67,7 +71,7 @@ def _asking(rt: Runtime, agent: str) -> Callable[..., Awaitable[Told]]:
 
 def _turn_result(rt: Runtime) -> Callable[..., Awaitable[Told]]:
     async def turn_result(session: str, turn: str, wait: float = WAIT_S) -> Told:
-        """The answer of a turn that was running; `running` again if it is not over within `wait` seconds."""
+        """Return the answer of a turn, or status `running` if it does not end within `wait` seconds."""
 
         async def look() -> Told:
             return await _ended(await rt.session(session), TurnId(turn), wait)
@@ -79,10 +83,10 @@ def _turn_result(rt: Runtime) -> Callable[..., Awaitable[Told]]:
 
 def _session_history(rt: Runtime) -> Callable[..., Awaitable[Told]]:
     async def session_history(session: str, last: int = 20) -> Told:
-        """The last messages of a session, as text."""
+        """Return the last messages of a session, as text."""
 
         async def read() -> Told:
-            history = await (await rt.session(session)).history()
+            history = await (await rt.session(session)).messages()
             said: list[JsonValue] = [
                 {"role": one.role, "text": "".join(part.text for part in one.parts if isinstance(part, Text))}
                 for one in history[-min(max(1, last), MOST_MESSAGES) :]
@@ -96,10 +100,10 @@ def _session_history(rt: Runtime) -> Callable[..., Awaitable[Told]]:
 
 def _list_sessions(rt: Runtime) -> Callable[..., Awaitable[Told]]:
     async def list_sessions(limit: int = 20) -> Told:
-        """The sessions, the most recently changed first."""
+        """List the sessions, the most recently changed first."""
 
         async def read() -> Told:
-            found = await rt.sessions(limit=min(max(1, limit), MOST_MESSAGES))
+            found = await rt.list_sessions(limit=min(max(1, limit), MOST_MESSAGES))
             listed: list[JsonValue] = [
                 {"session": one.name, "agent": one.agent, "title": one.title, "changed": _utc(one.updated_at)}
                 for one in found
@@ -112,18 +116,18 @@ def _list_sessions(rt: Runtime) -> Callable[..., Awaitable[Told]]:
 
 
 async def _ended(session: Session, turn: TurnId, wait: float) -> Told:
-    """How a turn ended, or that it goes on. Whoever waits here can leave: nothing is cancelled by that."""
+    """Return the outcome of a turn, or status `running`. A client that stops waiting cancels nothing."""
     told: Told = {"session": session.id, "turn": turn}
     try:
         async with asyncio.timeout(min(max(0.0, wait), LONGEST_WAIT_S)):
-            ended = await session.wait_for(turn)
+            ended = await wait_for(ref_of(session), turn)
     except TimeoutError:
         return {**told, "status": "running", "because": (await session.why()).summary}
     return {**told, "status": ended.status, "text": ended.text, **({"reason": ended.reason} if ended.reason else {})}
 
 
 async def _plainly(do: Callable[[], Awaitable[T]]) -> T:
-    """What was refused is said; anything else is between us and the log."""
+    """Show refusals to the client; leave internal errors to the log."""
     try:
         return await do()
     except Error as problem:

@@ -1,6 +1,6 @@
-"""Which models could be asked from here: what is installed, where keys come from, who uses what, what it costs.
+"""The models available to a runtime: installed packages, sources of keys, users, prices.
 
-Law: whether there is a key is told, and where it stands; never the key.
+Law: the survey tells whether a key exists and where it comes from, never the key.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from perdure.vocab.usage import NANO, Usage
 HOST = "the application"
 MILLION = 1_000_000
 _SAMPLE = 1_000
-"""So few tokens that no provider has another price for long requests."""
+"""Few enough tokens that no provider charges the price of long requests."""
 
 Status: TypeAlias = Literal["ready", "no key", "no address", "not installed", "unknown"]
 Lacking: TypeAlias = Literal["package", "address", "key"] | None
@@ -38,7 +38,7 @@ Origin: TypeAlias = Literal["agent", "host", "nobody", ""]
 
 @dataclass(frozen=True, slots=True)
 class ProviderState:
-    """What there is of a provider. `key_from` names the variable, the file or the application that has the key."""
+    """The state of a provider. `key_from` names the variable, the file or the application that has the key."""
 
     name: str
     status: Status
@@ -51,13 +51,13 @@ class ProviderState:
 
     @property
     def ready(self) -> bool:
-        """Whether its models could be asked."""
+        """True if its models can be called."""
         return self.status == "ready"
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """US dollars for a million tokens; None is not known."""
+    """US dollars per million tokens; None if unknown."""
 
     input: Decimal | None = None
     output: Decimal | None = None
@@ -65,7 +65,7 @@ class Prices:
 
 @dataclass(frozen=True, slots=True)
 class ModelState:
-    """A model, who would ask it, and from where they have it; `hint` is what to do if it cannot be asked."""
+    """A model, the agent that uses it, and the origin of that choice. `hint` is what to do if it cannot be called."""
 
     name: str
     status: Status
@@ -76,7 +76,7 @@ class ModelState:
 
 
 async def providers(models: Models) -> tuple[ProviderState, ...]:
-    """Every provider there is."""
+    """Return the state of every provider."""
     return tuple([await _provider(models, provider) for provider in PROVIDERS.values()])
 
 
@@ -98,7 +98,7 @@ async def _provider(models: Models, provider: Provider) -> ProviderState:
 
 
 async def in_use(models: Models, agents: Mapping[str, Agent]) -> tuple[ModelState, ...]:
-    """The models of the agents, each with where it comes from, the host's own, and those that are always there."""
+    """Return the models of the agents, the host's utility model, and the simulated models."""
     found: list[ModelState] = []
     for agent in agents.values():
         name = await models.chosen(agent, "")
@@ -111,7 +111,7 @@ async def in_use(models: Models, agents: Mapping[str, Agent]) -> tuple[ModelStat
 
 
 async def state_of(model: Model, models: Models, *, agent: str = "", origin: Origin = "") -> ModelState:
-    """One model."""
+    """Return the state of one model."""
     if origin == "nobody":
         return ModelState("", "unknown", agent, origin, Prices(), NO_DEFAULT)
     real = await models.behind(model)
@@ -138,7 +138,7 @@ def _per_million(usage: Usage) -> Decimal | None:
 
 
 def _hint(provider: Provider, lacking: Lacking, *, given: bool) -> str:
-    """What to do about it."""
+    """Return the command or the sentence that resolves the lack."""
     match lacking:
         case None:
             return ""
@@ -153,7 +153,7 @@ def _hint(provider: Provider, lacking: Lacking, *, given: bool) -> str:
 
 
 def _shown(address: str | None) -> str | None:
-    """An address without what may be a password in it."""
+    """Return an address without its user and password."""
     if address is None:
         return None
     parts = urlsplit(address)

@@ -1,8 +1,7 @@
-"""Which model answers: what an input asks for, else what was chosen for its session, else what its agent has, else the
-default of the host.
+"""The choice of the model for a turn: that of the input, of the session, of the agent, or the default of the host.
 
-A host that has models and keys of its own gives them as `ModelSources`. Then only these keys are used: what the host
-does not have, its environment is not asked for.
+A host with models and keys of its own passes them as `ModelSources`. Then only these keys are used; keys in the
+environment are ignored.
 """
 
 from __future__ import annotations
@@ -30,9 +29,11 @@ NO_DEFAULT = "the agent names no model, and the host has no default"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSources:
-    """The models and keys of a host. `utility` is its own model for small work: `ctx.complete(…, utility=True)`.
-    `heartbeats` makes whoever is told how far the replies of a turn are, while they are written. `partial_streams` is
-    asked for what there is of a reply whose worker died; without one, what the store has of it counts.
+    """The models and keys of a host.
+
+    `utility` is its model for small work: `ctx.complete(…, utility=True)`. `heartbeats` creates the heartbeater that
+    receives the progress of a turn's replies. `partial_streams` supplies the partial text of a reply whose worker died;
+    without one, the text in the store is used.
     """
 
     providers: LlmProviderStore | None = None
@@ -52,7 +53,7 @@ class Models:
         self._utility = resolve(self.sources.utility) if self.sources.utility is not None else None
 
     async def named(self, name: str) -> str:
-        """The name under which an input that asks for this model is recorded.
+        """Return the name under which an input that requests this model is recorded.
 
         Raises:
             Error: `model_unknown`.
@@ -62,7 +63,7 @@ class Models:
         return find_model(name, self._agents.values()).name
 
     async def chosen(self, agent: Agent, asked: str) -> str:
-        """The model of a turn that is about to begin: the input's or the session's, the agent's, the host's."""
+        """Return the model of a new turn: the one asked for by input or session, the agent's, or the host's default."""
         if asked or agent.resolved.name != DEFAULT:
             return asked or agent.resolved.name
         found = await self._default()
@@ -74,11 +75,11 @@ class Models:
         try:
             return await self.sources.providers.get_default_model()
         except Exception:
-            log.exception("the host's default model cannot be found")
+            log.exception("default model lookup failed")
             return None
 
     def of(self, agent: Agent, name: str) -> Model:
-        """The model of a turn that was begun. Raises nothing: one that nobody has says so when it is asked."""
+        """Return the model of an open turn. Raises nothing: an unknown model reports its error when called."""
         if name == DEFAULT:
             return MissingModel(name, NO_DEFAULT)
         if (own := _given_as_object((agent, *self._agents.values()), name)) is not None:
@@ -88,7 +89,7 @@ class Models:
         return _HostModel(name, self)
 
     async def for_anybody(self, name: str) -> Model:
-        """The model that an input would get which asks for it by this name.
+        """Return the model of an input that requests this name.
 
         Raises:
             Error: `model_unknown`.
@@ -99,13 +100,13 @@ class Models:
 
     @property
     def utility(self) -> Model | None:
-        """The host's own model."""
+        """The host's utility model, or None."""
         if isinstance(self._utility, ProviderModel) and self.sources.credentials is not None:
             return self._with_keys(self._utility.name, self._utility.provider, self._utility.model)
         return self._utility
 
     async def find(self, name: str) -> Model:
-        """A model of the host, with its keys.
+        """Return a model of the host, with its keys.
 
         Raises:
             Error: `model_unknown`.
@@ -119,14 +120,14 @@ class Models:
         if (found := self._found.get(name)) and found[0] == known:
             return found[1]
         if (provider := PROVIDERS.get(known.provider_type)) is None:
-            because = f"the host says {known.provider_type!r}; there are: {', '.join(PROVIDERS)}"
+            because = f"the host names {known.provider_type!r}; known providers: {', '.join(PROVIDERS)}"
             raise Error(Code.MODEL_UNKNOWN, f"the model {name!r} has no provider", because=because)
         model = self._given(name, provider, known)
         self._found[name] = known, model
         return model
 
     async def behind(self, model: Model) -> Model:
-        """What a model of this runtime comes down to when it is asked: one that the host is asked for is found."""
+        """Return the model behind a handle that is looked up at each call; other models are returned unchanged."""
         if not isinstance(model, _HostModel):
             return model
         try:
@@ -155,7 +156,7 @@ class Models:
         return ProviderModel(name, provider, model, self.credentials_of)
 
     async def credentials_of(self, provider: Provider) -> ProviderCredentials:
-        """What reaches a provider here."""
+        """Return the credentials of a provider."""
         if self.sources.credentials is None:
             return await of_this_process(provider)
         found = await self.sources.credentials.get_default_provider_credentials(provider.family)
@@ -167,31 +168,31 @@ def _name(known: ModelWithProvider) -> str:
 
 
 def _given_as_object(agents: Iterable[Agent], name: str) -> Model | None:
-    """A model that was given as an object is asked itself, whatever the host has under its name."""
+    """Return the model that an agent was given as an object, which has precedence over a model of the host."""
     objects = (agent.resolved for agent in agents if not isinstance(agent.model, str | None))
     return next((model for model in objects if model.name == name), None)
 
 
 class _HostModel:
-    """A model that the host is asked for when it is needed, so that a key that was changed counts."""
+    """A model that is looked up at the host for each call, so that a changed key takes effect."""
 
     def __init__(self, name: str, models: Models) -> None:
         self.name = name
         self._models = models
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
-        """Find the model, and ask it."""
+        """Look the model up, and stream its reply."""
         model = await self._models.behind(self)
         async for event in model.stream(request):
             yield event
 
     async def priced(self, usage: Usage) -> Usage:
-        """Find the model, and ask it."""
+        """Look the model up, and price the usage."""
         model = await self._models.behind(self)
         return await model.priced(usage) if isinstance(model, KnowsPrices) else usage
 
     async def cancel(self, job: Json) -> None:
-        """Find the model, and let it cancel its job."""
+        """Look the model up, and cancel its job."""
         model = await self._models.find(self.name)
         if isinstance(model, CancelsJobs):
             await model.cancel(job)

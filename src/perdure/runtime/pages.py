@@ -1,4 +1,4 @@
-"""What every list of a runtime asks of its caller: how many at most."""
+"""The check of the page size of all lists."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ LONGEST_PAGE = 1_000_000
 
 
 def check_limit(limit: object) -> int:
-    """How many a page has at most.
+    """Return a valid page size.
 
     Raises:
         Error: `invalid_argument`.
@@ -16,7 +16,7 @@ def check_limit(limit: object) -> int:
     if type(limit) is not int or not 1 <= limit <= LONGEST_PAGE:
         raise Error(
             Code.INVALID_ARGUMENT,
-            f"limit is a number from 1 to {LONGEST_PAGE}, not {limit!r}",
-            hint="take a page, and go on behind its last one",
+            f"limit must be an integer from 1 to {LONGEST_PAGE}, not {limit!r}",
+            hint="read one page, and continue after its last item",
         )
     return limit

@@ -1,4 +1,4 @@
-"""What tools reach of the platform around their session: other sessions, to open, speak to, read and wait for."""
+"""Access of tools to other sessions: open, send, read, wait."""
 
 from __future__ import annotations
 
@@ -20,62 +20,62 @@ from perdure.vocab.messages import Message
 from perdure.vocab.records import TurnEnded
 
 if TYPE_CHECKING:
-    from perdure.runtime.runtime import Runtime
+    from perdure.runtime.core import RuntimeCore
 
 MAX_WAIT_S = 300.0
 LOOK_EVERY_S = 1.0
-"""A session that another process drives is looked at as often, should nobody tell of it."""
+"""The poll interval for a session that another process drives, in case its notification is lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredPlatform:
-    """The sessions of one tenant, as a tool of one of them reaches them."""
+    """The sessions of one tenant, as a tool in one of them sees them."""
 
-    runtime: Runtime
+    runtime: RuntimeCore
     tenant: Tenant
     own: StreamId | None = None
 
     async def create_session(
         self, agent: str, *, session_id: str | None = None, title: str | None = None
     ) -> SessionInfo:
-        """Open a session, durably."""
+        """Create a session, durably."""
         now = self.runtime.clock.wall_ms()
         with visibly():
             if agent not in self.runtime.agents:
-                raise Error(Code.AGENT_UNKNOWN, f"there is no agent {agent!r}")
+                raise Error(Code.AGENT_UNKNOWN, f"unknown agent {agent!r}")
             stream = self._stream(short_id("ses", now) if session_id is None else session_id)
             named = None if title is None else checked_title(title)
             opening = delivery(stream, "created", Wake(reason="created"), at=now, agent=agent)
             await self.runtime.store.admit(opening)
             if named is not None:
                 await set_title(self.runtime.store, stream, named, now=now)
-        self.runtime.stir((stream,))
+        self.runtime.notify_streams((stream,))
         made = await self.get_session_by_id(stream_names(stream)[2])
         if made is None:
-            raise ToolError("the session was deleted this moment", code=Code.SESSION_UNKNOWN.value)
+            raise ToolError("the session was deleted just now", code=Code.SESSION_UNKNOWN.value)
         return made
 
     async def get_session_by_id(self, session_id: str) -> SessionInfo | None:
-        """A session, if the tenant has it."""
+        """Return a session, or None if the tenant has no such session."""
         info = await self.runtime.store.stream(session_stream(self.tenant, SessionId(session_id)))
         return None if info is None else info_of(info)
 
     async def send_message(self, session_id: str, content: str, *, key: str | None = None) -> None:
-        """Say something to a session, durably."""
+        """Send an input to a session, durably."""
         with visibly():
-            await self.runtime.existing(session_id, tenant=self.tenant).send(content, key=key)
+            await self.runtime.get_session(session_id, tenant=self.tenant).send(content, key=key)
 
     async def get_messages(self, session_id: str, limit: int | None = None) -> tuple[Message, ...]:
-        """What was said in a session, or the last of it."""
+        """Return the conversation of a session, or its last messages."""
         with visibly():
-            said = await self.runtime.existing(session_id, tenant=self.tenant).history()
+            said = await self.runtime.get_session(session_id, tenant=self.tenant).messages()
         return said if limit is None else said[len(said) - min(max(0, limit), len(said)) :]
 
     async def wait_for_idle(self, session_id: str, timeout_secs: float | None = None) -> IdleStatus:
-        """Wait until a session has nothing to do by itself."""
+        """Wait until a session has no work to do."""
         stream = self._stream(session_id)
         if stream == self.own:
-            raise ToolError("A session is never idle for a call of its own turn", code="session_is_own")
+            raise ToolError("A session is never idle during a call of its own turn", code="session_is_own")
         limit = MAX_WAIT_S if timeout_secs is None else min(max(0.0, timeout_secs), MAX_WAIT_S)
         loop = asyncio.get_running_loop()
         until = loop.time() + limit
@@ -92,18 +92,22 @@ class StoredPlatform:
         return status
 
     async def _status(self, session_id: str) -> IdleStatus | None:
-        """How a session rests; None if it does not."""
+        """Return how a session rests, or None if it has work."""
         with visibly():
-            session = self.runtime.existing(session_id, tenant=self.tenant)
+            session = self.runtime.get_session(session_id, tenant=self.tenant)
             why = await session.why()
             match why.status:
                 case "idle":
-                    ends = [row.record for row in await session.rows() if isinstance(row.record, TurnEnded)]
+                    ends = [row.record for row in await session.journal() if isinstance(row.record, TurnEnded)]
                     return "error" if ends and ends[-1].status != "finished" else "idle"
-                case "paused" | "waiting_for_tool_results":
-                    return why.status
-                case "sealed":
+                case "paused":
+                    return "paused"
+                case "failed":
                     return "error"
+                case "waiting":
+                    pending = await session.pending()
+                    clients = pending and all(item.kind == "client_call" for item in pending)
+                    return "waiting_for_tool_results" if clients else None
                 case _:
                     return None
 
@@ -113,7 +117,7 @@ class StoredPlatform:
 
 
 def info_of(info: StreamInfo) -> SessionInfo:
-    """A session as a tool may see it."""
+    """Return what a tool may see of a session."""
     return SessionInfo(
         SessionId(info.name), info.tenant, info.agent, info.created_at, info.updated_at, info.title, info.tags
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a runtime offers to the tools of a session, over its store. Nothing here writes as the owner of a stream."""
+"""The services of a runtime for the tools of a session, over its store. None writes as the owner of a stream."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, cast
 from perdure.errors import Code, Error
 from perdure.ids import CallId, SessionId, StreamId, Tenant, TurnId, session_stream, stream_names
 from perdure.runtime.agent import Agent
-from perdure.runtime.keeping import KeptSecrets
 from perdure.runtime.platform import StoredPlatform, info_of
+from perdure.runtime.secret_store import StoredSecrets
 from perdure.runtime.sessions.editing import checked_title, set_title
 from perdure.runtime.shared import Shared
 from perdure.runtime.turns.transcript import Transcript
-from perdure.services.secrets import Veil
+from perdure.services.secrets import Redactor
 from perdure.services.spawns import LogSpawnStore
 from perdure.store.protocol import Store
 from perdure.tools.errors import ToolError
@@ -26,7 +26,7 @@ from perdure.vocab.records import EffectSettled, TurnEnded
 from perdure.vocab.tools import Composition
 
 if TYPE_CHECKING:
-    from perdure.runtime.runtime import Runtime
+    from perdure.runtime.core import RuntimeCore
 
 PAGE = 256
 
@@ -38,12 +38,12 @@ def services_of(
     composition: Composition,
     durable: Callable[[], Awaitable[None]],
 ) -> Services:
-    """The services of one turn."""
+    """Return the services of one turn."""
     sessions = StoredSessions(shared, shared.tenant)
-    veil, tenant = Veil(shared.revealed, stream), stream_names(stream)[0]
+    redactor, tenant = Redactor(shared.seen_secrets, stream), stream_names(stream)[0]
     return Services(
-        secrets=KeptSecrets(shared.store, shared.secrets, stream, veil),
-        veil=veil,
+        secrets=StoredSecrets(shared.store, shared.secrets, stream, redactor),
+        redactor=redactor,
         locale=agent.locale,
         visible_tool_names=frozenset(contract.name for contract in composition.tools),
         tool_definitions=tuple(contract.definition for contract in composition.tools),
@@ -56,22 +56,22 @@ def services_of(
         schedule_store=shared.host.session_schedules(),
         session_task_registry=shared.host.tasks if tenant == shared.tenant else None,
         commands=shared.host.commands if tenant == shared.tenant else None,
-        platform_store=StoredPlatform(cast("Runtime", shared.host), tenant, stream),
+        platform_store=StoredPlatform(cast("RuntimeCore", shared.host), tenant, stream),
         subagent_spawn_store=LogSpawnStore(shared.store, tenant, shared.spawn_limits, shared.clock.wall_ms),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class StoredMessages:
-    """The conversation of one session, as its log has it."""
+    """The conversation of one session, read from its log."""
 
     store: Store
     stream: StreamId
     durable: Callable[[], Awaitable[None]]
 
     async def load(self, *, last: int | None = None) -> tuple[Message, ...]:
-        """The conversation, or its last messages."""
-        await self.durable()  # a call may run before what led to it is stored
+        """Return the conversation, or its last messages."""
+        await self.durable()  # a call may run before the records that led to it are stored
         transcript = Transcript()
         for row in await self.store.read(self.stream):
             transcript.add(row.seq, row.record)
@@ -79,7 +79,7 @@ class StoredMessages:
         return messages if last is None else messages[len(messages) - min(max(0, last), len(messages)) :]
 
     async def get(self, index: int) -> Message | None:
-        """One message by its place."""
+        """Return one message by its index."""
         messages = await self.load()
         return messages[index] if 0 <= index < len(messages) else None
 
@@ -92,22 +92,22 @@ class StoredSessions:
     tenant: Tenant
 
     async def update_session_title(self, session_id: SessionId, title: str) -> SessionInfo:
-        """Name a session. Its observers are told."""
+        """Set the title of a session, and notify its observers."""
         stream = session_stream(self.tenant, session_id)
         if await self.get_session(session_id) is None:
-            raise ToolError(f"there is no session {session_id!r}", code="session_unknown")
+            raise ToolError(f"unknown session {session_id!r}", code="session_unknown")
         try:
             checked = checked_title(title)
         except Error as problem:
             raise ToolError(problem.message, code=problem.code) from None
         await set_title(self.shared.store, stream, checked, now=self.shared.clock.wall_ms())
-        self.shared.hub.stir(stream)
+        self.shared.hub.notify(stream)
         if (named := await self.get_session(session_id)) is None:
             raise ToolError(f"the session {session_id!r} was deleted", code="session_unknown")
         return named
 
     async def get_session(self, session_id: SessionId) -> SessionInfo | None:
-        """A session, if the tenant has it."""
+        """Return a session, or None if the tenant has no such session."""
         info = await self.shared.store.stream(session_stream(self.tenant, session_id))
         if info is None:
             return None
@@ -116,14 +116,14 @@ class StoredSessions:
 
 @dataclass(frozen=True, slots=True)
 class StoredResults:
-    """Results of one session that were kept beside its log because of their size."""
+    """The results of one session that are stored outside its log because of their size."""
 
     store: Store
     stream: StreamId
     durable: Callable[[], Awaitable[None]]
 
     async def read(self, call: CallId) -> bytes | None:
-        """All bytes of a result. Only calls of this session are looked at, so nobody reads what is not theirs."""
+        """Return all bytes of a result of this session. Calls of other sessions are not searched."""
         await self.durable()  # the result may have been shown before it was stored
         ref = await self._kept(call)
         try:

@@ -1,4 +1,4 @@
-"""What all sessions of one runtime share."""
+"""State that all sessions of one runtime share."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from perdure.errors import Code, Error
 from perdure.ids import BlobHash, StreamId, Tenant, TurnId, WorkerId
 from perdure.observe.hub import Hub
 from perdure.runtime.agent import Agent, composition_blob
-from perdure.runtime.calls.lost import Unsaved
+from perdure.runtime.calls.orphaned_calls import UnrecordedUsage
 from perdure.runtime.files import Files
 from perdure.runtime.live_texts import LiveTexts
 from perdure.runtime.processes.function import ProcessCode
-from perdure.runtime.work import Work
+from perdure.runtime.work import WorkerOptions
 from perdure.runtime.worker.lounge import Lounge
 from perdure.runtime.worker.permits import Permits
 from perdure.services.commands import Commands
@@ -41,9 +41,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TurnResult:
-    """How a turn ended. `text` is the last reply; a stopped turn says why, and so does a reply that is `partial`."""
+    """The outcome of a turn. `text` is the last reply.
 
-    turn: TurnId
+    `reason` and `message` explain a stopped turn; `partial` is set if the reply broke off.
+    """
+
+    turn_id: TurnId
     status: str
     text: str
     reason: StopReason | None = None
@@ -55,12 +58,12 @@ class TurnResult:
 
     @property
     def output(self) -> Json:
-        """The reply as a value of the agent's `output=` type; None if the turn gave none.
+        """The reply as a value of the agent's `output=` type, or None if the turn has no valid output.
 
-        Where the type is not known (the agent is not registered here), it is plain JSON.
+        Plain JSON if the agent is not registered here, because its type is unknown.
 
         Raises:
-            Error: `output_invalid` if the type has changed since, and refuses it now.
+            Error: `output_invalid` if the type has changed since and does not accept the reply.
         """
         if not self.has_output:
             return None
@@ -68,16 +71,16 @@ class TurnResult:
         if isinstance(value, OutputProblem):
             raise Error(
                 Code.OUTPUT_INVALID,
-                "the stored reply is not of the agent's output type any more",
+                "the stored reply does not match the agent's current output type",
                 because=value.message,
-                hint="its text is in result.text",
-                turn=self.turn,
+                hint="read its text: result.text",
+                turn=self.turn_id,
             )
         return value
 
     @staticmethod
     def of(ended: TurnEnded, answer: LlmCallOutcome | None, output_as: Output | None = None) -> TurnResult:
-        """The end of a turn and the reply it ended with."""
+        """Return the result of an ended turn and its last reply."""
         text = answer.text if answer else ""
         valid = answer is not None and answer.output == "valid" and ended.status == "finished"
         partial = answer.reply.partial if answer and answer.reply else ""
@@ -90,32 +93,32 @@ Waiter: TypeAlias = "asyncio.Future[TurnResult | None]"
 
 
 class Results:
-    """Those who wait in this process for a turn to end."""
+    """The waiters in this process for turns to end."""
 
     def __init__(self) -> None:
         self._waiting: dict[TurnId, list[Waiter]] = {}
         self._coming: set[TurnId] = set()
 
     def expect(self, turn: TurnId) -> None:
-        """A turn is about to run here: its end will be told, or that it is not to be expected here any more."""
+        """Announce that a turn is about to run here. Its waiters get its result, or None if it leaves this process."""
         self._coming.add(turn)
 
     def is_coming(self, turn: TurnId) -> bool:
-        """Whether there is no need to look for the turn elsewhere."""
+        """Return whether the turn is announced here, so that its waiters need not poll the store."""
         return turn in self._coming
 
     def wait_for(self, turn: TurnId) -> Waiter:
-        """A future that ends with the turn if it ends in this process, or with None when it stops running here."""
+        """Return a future of the turn's result, which is None if the turn stops running here."""
         waiter: Waiter = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(turn, []).append(waiter)
         return waiter
 
-    def tell(self, result: TurnResult) -> None:
-        """A turn has ended, durably."""
-        self._answer(result.turn, result)
+    def deliver(self, result: TurnResult) -> None:
+        """Resolve the waiters of a turn that has ended durably."""
+        self._answer(result.turn_id, result)
 
     def leave(self, turn: TurnId) -> None:
-        """A turn does not run here any more; whoever still waits must look elsewhere."""
+        """Resolve the waiters of a turn that no longer runs here with None, so that they poll the store."""
         self._answer(turn, None)
 
     def _answer(self, turn: TurnId, result: TurnResult | None) -> None:
@@ -125,28 +128,28 @@ class Results:
                 waiter.set_result(result)
 
     def forget(self, turn: TurnId, waiter: Waiter) -> None:
-        """This one does not wait any more."""
+        """Remove a waiter."""
         others = [other for other in self._waiting.pop(turn, ()) if other is not waiter]
         if others:
             self._waiting[turn] = others
 
 
 class Secrets:
-    """The store's secrets, read once."""
+    """The store's secrets, each read once."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._known: dict[str, bytes] = {}
 
     async def get(self, name: str) -> bytes:
-        """The secret of that name."""
+        """Return the secret of that name."""
         if name not in self._known:
             self._known[name] = await self._store.secret(name)
         return self._known[name]
 
 
 class Compositions:
-    """Captured compositions, by content: read from the store once."""
+    """Captured compositions, by hash; each is read from the store once."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -154,7 +157,7 @@ class Compositions:
         self._last: dict[str, tuple[Composition, Blob]] = {}
 
     def blob(self, composition: Composition) -> Blob:
-        """The bytes of a composition that a turn begins with; an agent's last one is not written anew."""
+        """Return the blob of a new turn's composition. The agent's last one is reused if it is equal."""
         known = self._last.get(composition.agent)
         if known is None or known[0] != composition:
             known = self._last[composition.agent] = (composition, composition_blob(composition))
@@ -162,7 +165,7 @@ class Compositions:
         return known[1]
 
     async def get(self, hash: BlobHash) -> Composition:
-        """A stored composition.
+        """Return a stored composition.
 
         Raises:
             Error: `blob_unknown`.
@@ -172,39 +175,38 @@ class Compositions:
         return self._known[hash]
 
     def put(self, hash: BlobHash, composition: Composition) -> None:
-        """Remember one that is being stored."""
+        """Cache a composition that is being stored."""
         if len(self._known) > 256:
             self._known.clear()
         self._known[hash] = composition
 
 
 @dataclass(slots=True)
-class LooseEnds:
-    """Whether this worker ever stopped a `once` call in the middle: such a call may go on without it."""
+class AbandonedCalls:
+    """Whether this worker ever interrupted a `once` call, which may still take effect."""
 
     any: bool = False
 
     def note(self) -> None:
-        """One more."""
+        """Record an interrupted call."""
         self.any = True
 
 
 @dataclass(slots=True)
 class Crowd:
-    """Whether whoever could begin a turn here must wait: more sessions are ready than there are seats, or one of them
-    is on trial."""
+    """Whether new turns must wait: more sessions are ready than slots are free, or a quarantined turn runs or waits."""
 
     full: bool = False
-    trial: bool = False
+    quarantine: bool = False
 
     @property
     def waiting(self) -> bool:
-        """Whether everybody waits for its turn."""
-        return self.full or self.trial
+        """True if new turns must wait."""
+        return self.full or self.quarantine
 
 
-class Host(Protocol):
-    """Whoever opens sessions: the runtime itself."""
+class RuntimePort(Protocol):
+    """The runtime, as its worker and services use it."""
 
     @property
     def tasks(self) -> SessionTaskRegistry:
@@ -213,33 +215,33 @@ class Host(Protocol):
 
     @property
     def commands(self) -> Commands:
-        """Where its tools register commands of the operating system."""
+        """The client through which tools start commands of the operating system."""
         ...
 
     @property
     def models(self) -> Models:
-        """Which model answers."""
+        """The models of the runtime."""
         ...
 
     @property
     def triggers(self) -> Triggers:
-        """What happens, and who wants a process for it."""
+        """Trigger client: emit occurrences, manage subscriptions."""
         ...
 
-    def existing(self, id: str, *, tenant: str | None = None) -> Session:
-        """A session that is expected to exist; the first use finds out."""
+    def get_session(self, id: str, *, tenant: str | None = None) -> Session:
+        """Return a handle to an existing session without a lookup. The first operation fails if it does not exist."""
         ...
 
     def session_schedules(self) -> SessionScheduleStore:
-        """The schedules of its sessions, for tools."""
+        """Return the schedule store of its sessions, for tools."""
         ...
 
-    def news(self) -> None:
-        """Something has happened that anybody here may wait for."""
+    def notify_all(self) -> None:
+        """Notify all observers and the worker of this runtime."""
         ...
 
-    def stir(self, streams: Collection[StreamId]) -> None:
-        """Something was put into the inboxes of these streams: whoever drives or watches them here looks at once."""
+    def notify_streams(self, streams: Collection[StreamId]) -> None:
+        """Notify the hosts and observers of these streams that their inboxes have new items."""
         ...
 
 
@@ -247,7 +249,7 @@ class Host(Protocol):
 class Shared:
     """The store, the clock, the agents: one set per runtime."""
 
-    host: Host
+    host: RuntimePort
     store: Store
     clock: Clock
     worker: WorkerId
@@ -261,14 +263,14 @@ class Shared:
     results: Results
     compositions: Compositions
     secrets: Secrets
-    revealed: dict[StreamId, tuple[str, ...]]
+    seen_secrets: dict[StreamId, tuple[str, ...]]
     lounge: Lounge
-    work: Work
+    work: WorkerOptions
     permits: Permits
     files: Files
     spawn_limits: SpawnLimits = field(default_factory=SpawnLimits)
     task_retention_ms: int = 0
     trigger_retention_ms: int = 0
     crowd: Crowd = field(default_factory=Crowd)
-    loose_ends: LooseEnds = field(default_factory=LooseEnds)
-    unsaved: Unsaved = field(default_factory=Unsaved)
+    abandoned_calls: AbandonedCalls = field(default_factory=AbandonedCalls)
+    unsaved: UnrecordedUsage = field(default_factory=UnrecordedUsage)

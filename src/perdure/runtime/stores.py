@@ -1,8 +1,9 @@
-"""From a store URL to a store: a database server, a file, or this process's memory."""
+"""The store of a URL or path: a database server, a file, or the memory of this process."""
 
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,13 +19,17 @@ DEFAULT_URL = "sqlite:///.perdure/dev.db"
 POSTGRES = ("postgresql://", "postgres://")
 
 
-def store_for(url: str | None, clock: Clock, *, lease_ms: int) -> Store:
-    """The store a URL names; without one, `PERDURE_STORE__URL` or a file below `./.perdure`.
+_BROKEN_URL = re.compile(r"[a-z][a-z0-9+.-]+:|:memory:$|(memory|sqlite|postgres|postgresql)$", re.IGNORECASE)
+"""Texts without `://` that look like a broken URL and would otherwise become odd file names."""
+
+
+def store_for(url: str | os.PathLike[str] | None, clock: Clock, *, lease_ms: int) -> Store:
+    """Return the store of a URL or a bare path. The default is `PERDURE_DB`, then a file below `./.perdure`.
 
     Raises:
         Error: `store_url_invalid`.
     """
-    text = url or os.environ.get("PERDURE_STORE__URL") or DEFAULT_URL
+    text = address_of(url or os.environ.get("PERDURE_DB") or DEFAULT_URL)
     if text == "memory://":
         from perdure.store.memory.store import MemoryStore
 
@@ -37,19 +42,38 @@ def store_for(url: str | None, clock: Clock, *, lease_ms: int) -> Store:
             return SqliteStore(Path(path), clock, lease_ms=lease_ms)
     if text.startswith(POSTGRES):
         return _postgres(text, clock, lease_ms)
-    raise Error(
+    raise _no_address(text)
+
+
+def address_of(given: str | os.PathLike[str]) -> str:
+    """Return the URL of a store. A bare path becomes the URL of a file.
+
+    Raises:
+        Error: `store_url_invalid` for a URL without its `//`.
+    """
+    text = os.fspath(given)
+    if "://" in text:
+        return text
+    if _BROKEN_URL.match(text):
+        raise _no_address(text)
+    return f"sqlite:///{text}"
+
+
+def _no_address(text: str) -> Error:
+    shown = text if "@" not in text else f"{text.partition(':')[0]}:…"  # a password may stand before the @
+    return Error(
         Code.STORE_URL_INVALID,
-        f"{text!r} does not name a store",
-        because="the address must be sqlite:///path/to/file.db, postgresql://user@host/database or memory://",
+        f"invalid store URL {shown!r}",
+        because="a store is a path, sqlite:///path, postgresql://user@host/database or memory://",
         hint="sqlite:///app.db is a file in the current directory, sqlite:////var/app.db an absolute path",
     )
 
 
 async def schema_of(url: str, clock: Clock) -> SchemaState:
-    """How far the schema of a store is, and what is left to do. Nothing is changed.
+    """Return the schema version of a store and the migrations left to do. Changes nothing.
 
     Raises:
-        Error: `store_url_invalid` for one that has no schema; whatever keeps it from being looked at.
+        Error: `store_url_invalid` for a store without a schema; the error of a store that cannot be opened.
     """
     if url.startswith(POSTGRES):
         return await _postgres(url, clock, lease_ms=0).schema()

@@ -1,1 +1,1 @@
-"""What sessions can be given to work with, as protocols: each exists once, whatever implements it."""
+"""Services available to sessions, as protocols: one per concept, independent of its implementations."""

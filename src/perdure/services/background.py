@@ -1,4 +1,4 @@
-"""Runs in the background: what a tool that can do that offers, what it is given, and what is kept of its output."""
+"""Background runs: the results and events of their tools, and the stored part of their output."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BackgroundProgress = TaskProgress
 
 @dataclass(frozen=True, slots=True)
 class BackgroundOutcome:
-    """What a run came to: a sentence, a value, and the whole of its output if that is more than it said on the way."""
+    """The result of a run: a summary, a value, and the full output if it exceeds the streamed one."""
 
     summary: str
     result: Json = None
@@ -26,24 +26,24 @@ class BackgroundOutcome:
 
 
 class BackgroundEventSink(Protocol):
-    """What a run tells while it works. Best effort: nothing fails because nobody could be told."""
+    """Live notifications of a run. Best effort: a failed notification fails nothing."""
 
     async def status(self, message: str) -> None:
-        """What it is doing."""
+        """Report the current activity."""
         ...
 
     async def output(self, stream: str, delta: str) -> None:
-        """A piece of what it prints."""
+        """Report a piece of output."""
         ...
 
     async def progress(self, progress: BackgroundProgress) -> None:
-        """How far it is."""
+        """Report the progress."""
         ...
 
 
 @dataclass(slots=True)
 class OutputLog:
-    """What a run has printed: the beginning, up to a limit, and the last characters of it."""
+    """The output of a run: its beginning, up to a limit, and its last characters."""
 
     tail: str = ""
     _kept: list[str] = field(default_factory=list[str])
@@ -51,7 +51,7 @@ class OutputLog:
     _truncated: bool = False
 
     def add(self, stream: str, delta: str) -> None:
-        """Take a piece in. An empty one is nothing."""
+        """Append a piece of output. Empty pieces are ignored."""
         if not delta:
             return
         piece = f"[{stream}] {delta}"
@@ -63,7 +63,7 @@ class OutputLog:
             self._chars += min(len(piece), room)
 
     def text(self) -> str:
-        """All that was kept, and a notice if there was more."""
+        """Return the stored output, with a notice if it was truncated."""
         return "".join(self._kept) + (_NOTICE if self._truncated else "")
 
 
@@ -71,13 +71,13 @@ _NOTICE = f"\n[system] background output truncated at {MAX_LOG_CHARS} characters
 
 
 def capped(raw: str) -> str:
-    """The whole output of a run, as far as it is kept."""
+    """Return a run's full output, truncated to the storage limit."""
     return raw if len(raw) <= MAX_LOG_CHARS else raw[:MAX_LOG_CHARS] + _NOTICE
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """One attempt of a run: where it leaves what it made."""
+class RunAttempt:
+    """One attempt of a run, with the paths of its files."""
 
     run_id: str
     title: str
@@ -85,21 +85,21 @@ class Run:
 
     @property
     def artifact_dir(self) -> str:
-        """The directory of its files."""
+        """Directory of the run's files."""
         return f"/.background/{self.run_id}"
 
     @property
     def log_path(self) -> str:
-        """What it printed."""
+        """Path of the printed output."""
         return f"{self.artifact_dir}/output.log"
 
     @property
     def result_path(self) -> str:
-        """What it came to."""
+        """Path of the result."""
         return f"{self.artifact_dir}/result.json"
 
     def signal(self, status: str, summary: str) -> str:
-        """What its session is told when it is over."""
+        """Return the message sent to the session when the run ends."""
         return (
             f"Background run {status}.\n- run_id: {self.run_id}\n- title: {self.title}\n- tool: {self.tool}\n"
             f"- summary: {summary}\n- result_path: {self.result_path}\n- log_path: {self.log_path}"

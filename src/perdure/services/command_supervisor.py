@@ -1,8 +1,9 @@
-"""Runs one command and writes down how it ended. A program of its own: standard library only, nothing of ours.
+"""Supervisor of one command: runs it and records its exit. A separate program that uses only the standard library.
 
-`python -I -S command_supervisor.py FOLDER`. It detaches itself, claims the folder, and lets the command begin only once
-that it begins is on disk; so whoever finds no `started.json` and gets the claim knows that the command never began.
-It goes on when whoever started it is gone. Files appear whole: `claim.json`, `started.json`, `exit.json`.
+Usage: `python -I -S command_supervisor.py FOLDER`. The supervisor detaches itself, claims the folder, and starts the
+command only after its start is recorded on disk. A reader that finds no `started.json` and gets the claim thus knows
+that the command never started. The supervisor outlives the process that started it. Files appear atomically:
+`claim.json`, `started.json`, `exit.json`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import signal
 import sys
 
-TYPE_CHECKING = False  # `typing` takes longer to load than all of this
+TYPE_CHECKING = False  # importing `typing` takes longer than this whole program
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -21,7 +22,7 @@ CLAIM, STARTED, EXIT, SPEC = "claim.json", "started.json", "exit.json", "command
 
 
 def start_of(pid: int) -> int:
-    """When a process began, in ticks since the boot; 0 if there is none, or only what is left of it."""
+    """Return the start of a process in ticks since boot; 0 for an unknown process or a zombie."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
@@ -31,7 +32,7 @@ def start_of(pid: int) -> int:
 
 
 def put(folder: str, name: str, value: object, *, once: bool = False) -> bool:
-    """Write a file, durably and whole; with `once`, only if there is none: whether it was written."""
+    """Write a file durably and atomically. With `once`, return False if it exists."""
     new = os.path.join(folder, f".{name}.{os.getpid()}")
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
@@ -54,7 +55,7 @@ def put(folder: str, name: str, value: object, *, once: bool = False) -> bool:
 
 
 def sync(folder: str) -> None:
-    """Make what was done to the names in a folder durable."""
+    """Make changes to a folder's entries durable."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -63,14 +64,14 @@ def sync(folder: str) -> None:
 
 
 def main(folder: str) -> int:
-    """Start a supervisor, and return once it has begun the command, or has not."""
+    """Start a supervisor, and return once it has started the command or failed to."""
     with open(os.path.join(folder, SPEC), "rb") as file:
         spec = json.load(file)
     argv, cwd, env = [str(word) for word in spec["argv"]], str(spec["cwd"]), {**os.environ, **spec["env"]}
     told, tell = os.pipe()
     if os.fork():
         os.close(tell)
-        os.read(told, 1)  # its other end is closed once that is decided, whatever happens
+        os.read(told, 1)  # the supervisor closes the other end after the decision, in every case
         return 0
     os.close(told)
     os.setsid()
@@ -84,7 +85,7 @@ def main(folder: str) -> int:
 
 
 def supervise(folder: str, command: Callable[[], None], tell: int) -> None:
-    """Begin the command, wait for its end, and write it down."""
+    """Start the command, wait for its end, and record the exit."""
     may_begin, let_begin = os.pipe()
     problem, report = os.pipe()
     pid = os.fork()
@@ -109,7 +110,7 @@ def supervise(folder: str, command: Callable[[], None], tell: int) -> None:
 
 
 def begin(command: Callable[[], None], may_begin: int, report: int) -> None:
-    """In the child: become the command once that is allowed. If the supervisor dies before that, it never is."""
+    """Become the command once allowed; runs in the child. If the supervisor dies first, the command never starts."""
     try:
         os.setsid()
         if os.read(may_begin, 1) == b"1":
@@ -125,7 +126,7 @@ def become(folder: str, argv: list[str], cwd: str, env: dict[str, str]) -> None:
     for descriptor, name in ((1, "stdout"), (2, "stderr")):
         file = os.open(os.path.join(folder, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(file, descriptor)
-    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):  # what Python made of them is not the command's
+    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):  # restore the defaults that Python changed
         signal.signal(number, signal.SIG_DFL)
     if cwd:
         os.chdir(cwd)

@@ -1,7 +1,7 @@
-"""When something is due: five-field cron in a time zone, through both changes of the clock.
+"""Due times of five-field cron expressions in a time zone, including daylight saving changes.
 
-In the hour that does not exist, what was due is due as soon as the clock has jumped; in the hour that comes twice, it
-is due the first time. What is due every hour or every few minutes goes on by the minutes that really pass.
+In the skipped hour, due times move to the end of the jump. In the repeated hour, they are due the first time.
+Expressions that are due every hour or every few minutes follow elapsed time.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
 
 MIN_INTERVAL_MS = 300_000
-_LOOK_AHEAD = 400  # a day of what is due every five minutes, and the turn of the day
+_LOOK_AHEAD = 400  # a day of due times every five minutes, including midnight
 _LOOK_AHEAD_MS = 8 * 86_400_000
 _OF_THIS_MACHINE = frozenset({"localtime", "posixrules", "Factory"})
-"""Files that lie beside the zones of some machines: another zone on another machine."""
+"""Names of machine-specific zone files, which differ between machines."""
 _WITH_LEAP_SECONDS = ("right/", "posix/")
 MAX_CRON_CHARS = 500
 _EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
@@ -29,12 +29,12 @@ _EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 @lru_cache(maxsize=256)
 def zone_of(name: str) -> ZoneInfo:
-    """A time zone by its IANA name.
+    """Return a time zone by its IANA name.
 
     Raises:
         Error: `schedule_zone_unknown`.
     """
-    import zoneinfo  # it looks for its data when it is loaded
+    import zoneinfo  # reads its data at import
 
     try:
         if name in _OF_THIS_MACHINE or name.startswith(_WITH_LEAP_SECONDS):
@@ -44,7 +44,7 @@ def zone_of(name: str) -> ZoneInfo:
         known = bool(zoneinfo.available_timezones())
         raise Error(
             Code.SCHEDULE_ZONE_UNKNOWN,
-            f"there is no time zone {name!r}",
+            f"unknown time zone {name!r}",
             because="" if known else "this machine has no IANA time zone data",
             hint="use a name such as Europe/Berlin or UTC" if known else "install the package tzdata",
             timezone=name,
@@ -52,10 +52,10 @@ def zone_of(name: str) -> ZoneInfo:
 
 
 def due_after(cron: str, timezone: str, after_ms: int) -> Iterator[int]:
-    """The moments at which it is due, all later than `after_ms`, in order and each once.
+    """Yield the due times later than `after_ms`, in order and without duplicates.
 
     Raises:
-        Error: `schedule_invalid` for what is no cron expression, `schedule_zone_unknown`.
+        Error: `schedule_invalid` for an invalid cron expression, `schedule_zone_unknown`.
     """
     zone = zone_of(timezone)
     start = datetime.fromtimestamp(after_ms / 1000, tz=UTC).astimezone(zone)
@@ -71,9 +71,9 @@ def _simulate(cron: str, start: datetime) -> Iterator[datetime]:
     from cronsim import CronSim, CronSimError
 
     if len(cron) > MAX_CRON_CHARS:
-        raise _no_cron(f"{cron[:20]}…", f"it has more than {MAX_CRON_CHARS} characters")
+        raise _no_cron(f"{cron[:20]}…", f"the limit is {MAX_CRON_CHARS} characters")
     if len(cron.split()) != 5:
-        raise _no_cron(cron, f"it has {len(cron.split())} fields, not five")
+        raise _no_cron(cron, f"{len(cron.split())} fields instead of five")
     try:
         return iter(CronSim(cron, start))
     except CronSimError as problem:
@@ -83,20 +83,20 @@ def _simulate(cron: str, start: datetime) -> Iterator[datetime]:
 def _no_cron(cron: str, because: str) -> Error:
     return Error(
         Code.SCHEDULE_INVALID,
-        f"{cron!r} is no cron expression",
+        f"invalid cron expression {cron!r}",
         because=because,
-        hint="minute, hour, day of month, month, day of week: '30 9 * * 1-5' is half past nine on working days",
+        hint="minute, hour, day of month, month, day of week: '30 9 * * 1-5' is 09:30 from Monday to Friday",
     )
 
 
 def check_cron(cron: str, timezone: str, after_ms: int) -> None:
-    """Refuse what is never due, or too often.
+    """Reject an expression that is never due, or too often.
 
     Raises:
         Error: `schedule_invalid`, `schedule_zone_unknown`.
     """
     if next(due_after(cron, timezone, after_ms), None) is None:
-        raise _no_cron(cron, "it is never due")
+        raise _no_cron(cron, "the expression is never due")
     start = int(_EPOCH.timestamp() * 1000)
     first = next(due_after(cron, "UTC", start))
     soon = takewhile(lambda moment: moment < first + _LOOK_AHEAD_MS, due_after(cron, "UTC", start))
@@ -105,6 +105,6 @@ def check_cron(cron: str, timezone: str, after_ms: int) -> None:
         raise Error(
             Code.SCHEDULE_INVALID,
             f"{cron!r} is due every {min(gaps) // 1000} s",
-            because=f"at least {MIN_INTERVAL_MS // 1000} s must lie between two runs",
-            hint="let it be due less often, or let a process sleep between steps",
+            because=f"the minimum interval is {MIN_INTERVAL_MS // 1000} s",
+            hint="use a longer interval, or a process that sleeps between steps",
         )

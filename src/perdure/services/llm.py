@@ -1,7 +1,7 @@
-"""Which models an application has and what it takes to reach them: the stores that a host may give to a runtime.
+"""Stores of models and credentials that a host may give to a runtime.
 
-Laws: a key is a `Secret` wherever it is held, and enters no record, event or message. A tenant's store that has no key
-has none: nobody else's is spent in its place.
+Laws: a key is a `Secret` wherever it is held, and enters no record, event or message. A tenant without a key in its own
+store has none; keys of others are never used instead.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from perdure.services.secrets import Secret
 
 @dataclass(frozen=True, slots=True)
 class ProviderCredentials:
-    """What reaches a provider: a key, and an address if it is not the provider's own."""
+    """Credentials of a provider: a key, and a base URL if it differs from the default."""
 
     api_key: Secret | None = None
     base_url: str | None = None
@@ -22,10 +22,10 @@ class ProviderCredentials:
 
 @dataclass(frozen=True, slots=True)
 class ModelWithProvider:
-    """A model as a host knows it: the name that its provider understands, which provider that is, and how to reach it.
+    """A model of a host: its name at the provider, the provider, and optional credentials.
 
-    `provider_type` is what stands before the colon in the name of a model, such as `openai` or `anthropic`. Without a
-    key, that of the provider is used.
+    `provider_type` is the part before the colon in a model name, such as `openai` or `anthropic`. Without a key, the
+    provider's key is used.
     """
 
     model: str
@@ -35,14 +35,14 @@ class ModelWithProvider:
 
 
 class LlmProviderStore(Protocol):
-    """The models of a host, by the ids that it gives them."""
+    """The models of a host, by its own ids."""
 
     async def get_model_with_provider(self, model_id: str) -> ModelWithProvider | None:
-        """The model of this id; None if there is none."""
+        """Return the model with this id, or None."""
         ...
 
     async def get_default_model(self) -> ModelWithProvider | None:
-        """The model for whoever names none; None if the host has no such."""
+        """Return the default model, or None."""
         ...
 
 
@@ -50,5 +50,5 @@ class ProviderCredentialStore(Protocol):
     """The credentials of a host, by provider. Tools never read the environment for them."""
 
     async def get_default_provider_credentials(self, provider_type: str) -> ProviderCredentials | None:
-        """What reaches this provider; None if the host has nothing for it."""
+        """Return the credentials for this provider, or None."""
         ...

@@ -1,6 +1,6 @@
-"""Commands on this machine: the run folder of one, spawning it, and looking at what became of it.
+"""Operating system commands on this machine: run folder, spawn, and inspection.
 
-A process is known by its number, the moment it began, and the boot in which that was; each alone may be another's.
+A process is identified by its number, its start time and its boot, because numbers and times are reused.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from typing import cast
 from perdure.codec import Json
 from perdure.processes.commands import (
     Alive,
-    Beginning,
     Command,
     Ending,
     Exited,
@@ -32,6 +31,7 @@ from perdure.processes.commands import (
     Sight,
     Signal,
     Spawning,
+    StartingCommand,
 )
 from perdure.services import command_supervisor as supervisor
 from perdure.store.locks import boot_id
@@ -42,7 +42,7 @@ _WORDS: dict[Signal, signal.Signals] = {"SIGTERM": signal.SIGTERM, "SIGKILL": si
 
 
 def host_id() -> str:
-    """Names this machine, through its boots: `PERDURE_HOST`, or its name and what its installation is known by."""
+    """Return the id of this machine, stable across boots: `PERDURE_HOST`, or host name and machine id."""
     if named := os.environ.get("PERDURE_HOST", "").strip():
         return named
     name = platform.node() or "localhost"
@@ -53,7 +53,7 @@ def host_id() -> str:
 
 
 def this_boot() -> str:
-    """Names what numbers of processes mean something in: this boot, and in a container only this one."""
+    """Return the scope of process numbers: this boot and, in a container, its process namespace."""
     try:
         return f"{boot_id()}/{os.stat('/proc/self/ns/pid').st_ino}"
     except OSError:
@@ -61,24 +61,24 @@ def this_boot() -> str:
 
 
 def can_run_commands() -> bool:
-    """Whether this platform tells when a process began."""
+    """Return True if this platform exposes process start times."""
     return supervisor.start_of(os.getpid()) > 0
 
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """Where one attempt of a command leaves what it prints and how it ended."""
+    """The folder of one attempt of a command, with its output and exit."""
 
     path: Path
     token: str
 
     @staticmethod
     def of(spawning: Spawning) -> RunFolder:
-        """The one that an attempt was given."""
+        """Return the folder of an attempt."""
         return RunFolder(Path(spawning.folder), spawning.token)
 
     def make(self, command: Command) -> None:
-        """Lay it down, durably, before anybody is told of it."""
+        """Create the folder durably, before its name is published."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         spec = {"argv": list(command.argv), "cwd": command.cwd, "env": command.env}
         supervisor.put(str(self.path), supervisor.SPEC, spec)
@@ -86,11 +86,14 @@ class RunFolder:
         supervisor.sync(str(self.path.parent))
 
     def remove(self) -> None:
-        """Take it away, with those of earlier attempts."""
+        """Remove the folder, with those of earlier attempts."""
         shutil.rmtree(self.path.parent, ignore_errors=True)
 
     def spawn(self) -> int:
-        """Start a supervisor: the process to wait for, which ends once the command has begun, or has not."""
+        """Start a supervisor and return the pid of its first process.
+
+        That process ends once the command has started or failed to.
+        """
         script = os.path.abspath(supervisor.__file__)
         argv = [sys.executable, "-I", "-S", "-X", "utf8", script, str(self.path)]
         null = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
@@ -98,15 +101,15 @@ class RunFolder:
 
     @staticmethod
     def wait(first: int) -> None:
-        """Wait until that is decided."""
+        """Wait for the end of the first process."""
         os.waitpid(first, 0)
 
-    # --- looking
+    # --- inspection
 
-    def look(self, boot: str) -> Sight:
-        """What became of the attempt. Whoever looks and finds that nobody has begun it, makes sure that nobody will."""
+    def inspect(self, boot: str) -> Sight:
+        """Return the state of the attempt. An attempt without a supervisor is claimed, so that it never starts."""
         if self._read(_TOKEN) != self.token:
-            return Gone("its run folder is not there any more")
+            return Gone("the run folder is missing")
         if (sight := self._ended_or_alive(boot)) is not None:
             return sight
         mine = {"pid": os.getpid(), "by": "watcher"}
@@ -114,8 +117,8 @@ class RunFolder:
             return NotBegun()
         claim = cast("dict[str, Json]", self._read(supervisor.CLAIM) or {})
         if claim.get("by") == "supervisor" and _is(claim.get("pid"), claim.get("start"), boot):
-            return Beginning()
-        return self._ended_or_alive(boot) or NotBegun()  # it may have begun it just before it died
+            return StartingCommand()
+        return self._ended_or_alive(boot) or NotBegun()  # the supervisor may have died just after the start
 
     def _ended_or_alive(self, boot: str) -> Sight | None:
         started = cast("dict[str, Json] | None", self._read(supervisor.STARTED))
@@ -129,9 +132,9 @@ class RunFolder:
         claim = cast("dict[str, Json]", self._read(supervisor.CLAIM) or {})
         if _is(claim.get("pid"), claim.get("start"), boot):
             return Ending()
-        if (end := self._read(supervisor.EXIT)) is not None:  # written while we looked
+        if (end := self._read(supervisor.EXIT)) is not None:  # written during this inspection
             return _exited(was, cast("dict[str, Json]", end))
-        return Gone("it is not there any more, and nobody saw how it ended")
+        return Gone("the process is gone without a recorded exit")
 
     def _read(self, name: str) -> Json:
         try:
@@ -140,8 +143,10 @@ class RunFolder:
             return None
 
     def printed(self, stream: str, offset: int, limit: int, *, all: bool) -> tuple[int, str] | None:
-        """The next of an output: how many bytes, and the text they are. A character that is not whole yet is left for
-        later, unless this is `all` there will be; what is no text becomes U+FFFD. None if there is nothing new."""
+        """Return the size and text of the next piece of an output, or None if there is no new piece.
+
+        An incomplete character stays for later, unless the output is complete (`all`). Invalid bytes become U+FFFD.
+        """
         try:
             with (self.path / stream).open("rb") as file:
                 file.seek(offset)
@@ -155,7 +160,7 @@ class RunFolder:
         return (size, text) if size else None
 
     def has_more(self, stream: str, offset: int) -> bool:
-        """Whether more was printed than this."""
+        """Return True if the output continues after the offset."""
         try:
             return (self.path / stream).stat().st_size > offset
         except OSError:
@@ -163,7 +168,7 @@ class RunFolder:
 
 
 def _is(pid: object, start: object, boot: str) -> bool:
-    """Whether that very process is there."""
+    """Return True if exactly this process is alive."""
     return boot == this_boot() and isinstance(pid, int) and bool(start) and supervisor.start_of(pid) == start
 
 
@@ -172,7 +177,7 @@ def _exited(was: Alive, said: dict[str, Json]) -> Exited:
 
 
 def send(word: Signal, pid: int, start: int, boot: str) -> bool:
-    """Signal the group of that very process; False if it is not there."""
+    """Signal the group of exactly this process. Return False if it has ended."""
     if not _is(pid, start, boot):
         return False
     try:
@@ -183,8 +188,10 @@ def send(word: Signal, pid: int, start: int, boot: str) -> bool:
 
 
 class ExitWatch:
-    """Calls back once a process is over, without looking at it again and again; where the kernel can do that. If it is
-    not there any more, at once."""
+    """Calls back once a process has ended, without polling, where the kernel supports it.
+
+    An ended process causes an immediate callback.
+    """
 
     def __init__(self, pid: int, start: int, on_exit: Callable[[], None]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -196,7 +203,7 @@ class ExitWatch:
         except ProcessLookupError:
             self._loop.call_soon(on_exit)
             return
-        except OSError:  # it cannot do that for us: whoever waits looks by itself
+        except OSError:  # not permitted here; the caller polls instead
             return
         if supervisor.start_of(pid) != start:
             self._loop.call_soon(on_exit)
@@ -204,7 +211,7 @@ class ExitWatch:
             self._loop.add_reader(self._descriptor, on_exit)
 
     def close(self) -> None:
-        """Watch no longer."""
+        """Stop watching."""
         if self._descriptor >= 0:
             self._loop.remove_reader(self._descriptor)
             os.close(self._descriptor)

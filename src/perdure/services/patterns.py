@@ -1,4 +1,4 @@
-"""Regular expressions matched in time linear in the text: by pydantic's engine, which never backtracks."""
+"""Regular expressions matched in time linear in the text, by pydantic's engine, which never backtracks."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from functools import lru_cache
 
 @lru_cache(maxsize=512)
 def matcher(pattern: str) -> Callable[[str], bool]:
-    """Whether a text matches somewhere.
+    """Return a function that tests whether a text contains a match.
 
     Raises:
-        ValueError: the engine cannot match this pattern: no look-around, no back-reference.
+        ValueError: the engine does not support this pattern: no look-around, no back-reference.
     """
     from pydantic_core import SchemaError, SchemaValidator, core_schema
 
     try:
         return SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex")).isinstance_python
     except SchemaError:
-        raise ValueError("it cannot be matched in linear time (no look-around, no back-reference)") from None
+        raise ValueError("the pattern needs more than linear time (no look-around, no back-reference)") from None

@@ -1,4 +1,4 @@
-"""Replies while they are written: that they still are, and what there is of one that broke off."""
+"""Progress of replies while they are streamed, and the partial text of interrupted ones."""
 
 from __future__ import annotations
 
@@ -10,31 +10,33 @@ from perdure.ids import SessionId, TurnId
 
 @dataclass(frozen=True, slots=True)
 class StreamProgress:
-    """How far a reply is. `last_delta_at` is the moment of the last real piece, in seconds since 1970."""
+    """The progress of a reply. `last_delta_at` is the time of the last delta, in seconds since 1970."""
 
     accumulated_len: int
     last_delta_at: int
 
 
 class StreamHeartbeater(Protocol):
-    """Whoever wants to know that a model is still writing."""
+    """A receiver of heartbeats while a model streams."""
 
     async def heartbeat(self, progress: StreamProgress) -> None:
-        """Take notice. Best effort: it never raises, and may be cancelled anywhere."""
+        """Receive a heartbeat. Best effort: never raises, and may be cancelled anywhere."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PartialStreamState:
-    """What was written of a reply that broke off; empty if it had begun and nothing had come."""
+    """The partial text of an interrupted reply. Empty if no delta arrived."""
 
     accumulated: str = ""
 
 
 class PartialStreamStore(Protocol):
-    """Whoever remembers replies that broke off. Laws: `perdure.testing.laws.replies.PartialStreamLaws`."""
+    """A store of interrupted replies. Laws: `perdure.testing.laws.replies.PartialStreamLaws`."""
 
     async def get_partial_stream(self, session_id: SessionId, turn_id: TurnId) -> PartialStreamState | None:
-        """The last reply of a turn that began and never ended, from its first character on and without a gap; None if
-        there is none, or nobody knows of it. May raise anything."""
+        """Return the last unfinished reply of a turn, from its first character without gaps, or None if unknown.
+
+        May raise anything.
+        """
         ...

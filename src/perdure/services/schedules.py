@@ -1,7 +1,7 @@
-"""Schedules: their state as a fold of the log, what is to be done at a moment, and what tools may ask for.
+"""Schedules: state as a fold of the log, due runs, and the operations for tools.
 
-Laws: a due moment is handled once, by firing or by leaving it out, and both are recorded. What was due before the last
-change of mind (creation, resumption) is not due any more. A log whose oldest records are gone folds to the same.
+Laws: a due time is handled once, by a run or a skip, and both are recorded. Due times before the creation or the last
+resumption are not due. A log without its pruned records folds to the same state.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from perdure.vocab.schedules import (
 MAX_ACTIVE_SCHEDULES_PER_SESSION = 5
 MAX_ACTIVE_SCHEDULES_PER_TENANT = 100
 LATE_MS = 60_000
-"""A run that comes later than this after it was due counts as missed."""
+"""A run later than this after its due time counts as missed."""
 MAX_CATCH_UP = 100
 _MAX_MISSED = 100_000
 KEPT = 400
-"""So many records of a schedule are kept: whoever serves it reads its log, every time it is due."""
+"""The number of records kept per schedule. The whole log is read at every due time."""
 PRUNED_AT_ONCE = 200
 
 EndReason = Literal["cancelled", "done", "owner_gone", "target_gone"]
@@ -41,7 +41,7 @@ EndReason = Literal["cancelled", "done", "owner_gone", "target_gone"]
 
 @dataclass(frozen=True, slots=True)
 class ScheduleState:
-    """What is known of a schedule."""
+    """The state of a schedule."""
 
     schedule: Schedule | None = None
     created_at: int = 0
@@ -56,24 +56,24 @@ class ScheduleState:
     last_run: ScheduleFired | None = None
     last_run_at: int = 0
     asked: tuple[str, ...] = ()
-    """Runs that somebody asked for and that are not made yet."""
+    """Requested runs that have not started."""
     answered: frozenset[str] = field(default_factory=frozenset[str])
 
     @property
     def known(self) -> Schedule:
-        """What was asked for; every schedule begins with it."""
+        """The schedule's definition, from its first record."""
         assert self.schedule is not None
         return self.schedule
 
     @property
     def active(self) -> bool:
-        """Whether it counts: it has not ended."""
+        """True if the schedule has not ended."""
         return self.schedule is not None and not self.ended
 
 
 def fold(state: ScheduleState, row: Row) -> ScheduleState:
-    """One more record."""
-    if isinstance(row.record, SchedulePruned):  # of what we know already
+    """Fold one record."""
+    if isinstance(row.record, SchedulePruned):  # the pruned records are folded already
         return replace(state, seq=row.seq)
     state = replace(state, seq=row.seq, updated_at=row.at)
     match row.record:
@@ -116,7 +116,7 @@ def _answered(state: ScheduleState, request: str) -> ScheduleState:
 
 
 def fold_all(rows: Sequence[Row]) -> ScheduleState:
-    """A whole log, or what is left of it: then what is gone comes first, although it was written later."""
+    """Fold a whole log, or a pruned one. The summary of pruned records comes first, although it was written later."""
     state = ScheduleState()
     gone = _pruned(rows)
     if gone is not None:
@@ -147,7 +147,7 @@ def _without(first: ScheduleState, gone: SchedulePruned) -> ScheduleState:
 
 
 def oldest(rows: Sequence[Row]) -> tuple[tuple[Seq, ...], SchedulePruned] | None:
-    """What may go of a log: places, and the record that stands for them. None while there is not much."""
+    """Return the positions of prunable records and the record that summarizes them. None if there are few."""
     if len(rows) <= KEPT + PRUNED_AT_ONCE:
         return None
     goes = {row.seq for row in rows[1 : 1 + PRUNED_AT_ONCE]}
@@ -169,7 +169,7 @@ def oldest(rows: Sequence[Row]) -> tuple[tuple[Seq, ...], SchedulePruned] | None
 
 
 def upcoming(state: ScheduleState, count: int, *, now: int) -> tuple[int, ...]:
-    """The next moments at which it is due."""
+    """Return the next due times."""
     schedule = state.known
     if not state.active or state.paused:
         return ()
@@ -182,7 +182,7 @@ def upcoming(state: ScheduleState, count: int, *, now: int) -> tuple[int, ...]:
 
 
 def next_due(state: ScheduleState) -> int | None:
-    """The next moment to look at it: the first one that is not handled."""
+    """Return the first due time that is not handled, or None."""
     schedule = state.known
     if not state.active or state.paused:
         return None
@@ -193,7 +193,7 @@ def next_due(state: ScheduleState) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """What is to be done now: runs to make, and the last moment that is left out, with how many before it."""
+    """The work due now: the runs to start, the last skipped due time, and the number missed before it."""
 
     fire: tuple[int, ...] = ()
     late: int | None = None
@@ -201,9 +201,9 @@ class Due:
 
 
 def due(state: ScheduleState, *, now: int) -> Due:
-    """What a schedule owes at a moment, by its policy about what was missed.
+    """Return the work of a schedule that is due at `now`, by its catch-up policy.
 
-    `none`: only what is due just now. `one`: one run for all that was missed. `all`: each, up to the cap, the newest.
+    `none`: only a current due time. `one`: one run for all missed ones. `all`: the newest missed ones, up to the cap.
     """
     moments, count = _unhandled(state, now)
     if not moments:
@@ -221,7 +221,7 @@ def due(state: ScheduleState, *, now: int) -> Due:
 
 
 def _unhandled(state: ScheduleState, now: int) -> tuple[tuple[int, ...], int]:
-    """The newest moments that are due and not handled, as many as could be made up for, and how many there are."""
+    """Return the newest unhandled due times, up to the catch-up cap, and the number of all."""
     first = next_due(state)
     if first is None or first > now:
         return (), 0
@@ -239,7 +239,7 @@ def _unhandled(state: ScheduleState, now: int) -> tuple[tuple[int, ...], int]:
 
 
 def is_done(state: ScheduleState) -> bool:
-    """Whether it has nothing left to do, ever: it was for once, or has made its runs."""
+    """Return True if no run can follow: a one-time schedule has run, or the run limit is reached."""
     schedule = state.known
     if state.asked or state.paused:
         return False
@@ -248,12 +248,12 @@ def is_done(state: ScheduleState) -> bool:
     return next_due(state) is None
 
 
-# --- what tools may ask for
+# --- operations for tools
 
 
 @dataclass(frozen=True, slots=True)
 class SessionSchedule:
-    """A schedule as a tool sees it. Moments are aware datetimes."""
+    """A schedule as visible to a tool. Times are aware datetimes."""
 
     id: str
     session_id: SessionId
@@ -281,32 +281,32 @@ class SessionScheduleStore(Protocol):
         scheduled_at: datetime | None = None,
         timezone: str = "UTC",
     ) -> SessionSchedule:
-        """Say the description to the session, again and again or once; durable when this returns.
+        """Schedule the description as an input of the session, recurring or once; durable on return.
 
         Raises:
-            ToolError: what is wrong with it, or that the session has as many as it may.
+            ToolError: invalid schedule, or too many schedules.
         """
         ...
 
     async def cancel_schedule(self, session_id: SessionId, schedule_id: str) -> SessionSchedule:
-        """Disable a schedule of this session, and tell what it was. Again, it changes nothing.
+        """Disable a schedule of this session and return it. A repeated call changes nothing.
 
         Raises:
-            ToolError: the session has no such schedule.
+            ToolError: unknown schedule.
         """
         ...
 
     async def list_schedules(self, session_id: SessionId) -> tuple[SessionSchedule, ...]:
-        """Those of this session, the newest first."""
+        """Return the schedules of this session, newest first."""
         ...
 
     async def count_active_schedules(self, session_id: SessionId) -> int:
-        """How many of them are enabled."""
+        """Return the number of enabled schedules."""
         ...
 
 
 def check_schedule(schedule: Schedule, *, now: int) -> None:
-    """Refuse what makes no sense, before anything is written.
+    """Reject an invalid schedule, before anything is written.
 
     Raises:
         Error: `schedule_invalid`, `schedule_zone_unknown`.
@@ -314,21 +314,21 @@ def check_schedule(schedule: Schedule, *, now: int) -> None:
     from perdure.services.cron import check_cron, zone_of
 
     if bool(schedule.cron.strip()) == (schedule.at is not None):
-        raise _invalid("a schedule is either recurring (cron=) or for once (at=)", hint="give exactly one of them")
+        raise _invalid("a schedule needs either cron= (recurring) or at= (once)", hint="use exactly one of them")
     zone_of(schedule.timezone)
     if schedule.at is not None and schedule.at <= now:
-        raise _invalid("the moment of the schedule has passed", hint="name a moment that is yet to come")
+        raise _invalid("at= is in the past", hint="use a later time")
     if schedule.cron:
         check_cron(schedule.cron, schedule.timezone, now)
     if schedule.overlap not in ("skip", "queue", "allow") or schedule.catch_up not in ("none", "one", "all"):
         raise _invalid(
-            f"overlap={schedule.overlap!r} and catch_up={schedule.catch_up!r} cannot work",
-            hint="overlap is skip, queue or allow; catch_up is none, one or all",
+            f"invalid overlap={schedule.overlap!r} or catch_up={schedule.catch_up!r}",
+            hint="overlap: skip, queue or allow; catch_up: none, one or all",
         )
     if schedule.max_runs < 0 or not 1 <= schedule.max_catch_up <= MAX_CATCH_UP:
         raise _invalid(
-            f"max_runs={schedule.max_runs} and max_catch_up={schedule.max_catch_up} cannot work",
-            because=f"runs are counted from 1, and at most {MAX_CATCH_UP} are made up for",
+            f"invalid max_runs={schedule.max_runs} or max_catch_up={schedule.max_catch_up}",
+            because=f"max_runs must be >= 0, and max_catch_up 1 to {MAX_CATCH_UP}",
         )
 
 

@@ -1,7 +1,7 @@
-"""Secrets that people give a session: kept apart from its log, which has only references to them.
+"""Secrets that people give to a session: stored outside its log, which contains only references.
 
-Laws: what is shown, recorded or sent to a model is the reference. A value that a tool has read is taken out of whatever
-it says afterwards.
+Laws: only the reference is shown, recorded or sent to a model. After a tool has read a value, the value is redacted
+from its output.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from perdure.codec import Json
 from perdure.ids import StreamId
 
 REFERENCE = "secret:"
-"""What a reference begins with."""
+"""The prefix of a reference."""
 
 NOWHERE = StreamId("")
 
 HIDDEN = "[secret]"
-"""What stands where a value would have been."""
+"""The replacement for a redacted value."""
 
 MIN_PART_CHARS = 4
-"""A shorter value is hidden only where it stands alone: inside other text it would be everywhere."""
+"""Minimum length for redaction inside other text. A shorter value is redacted only where it is the whole text."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Secret:
-    """A value that is not to be seen. Printed, it says nothing."""
+    """A secret value. Its text form does not contain the value."""
 
     _value: str
 
     def reveal(self) -> str:
-        """The value: for whoever needs it, at the moment they do."""
+        """Return the value. Call only where the value is used."""
         return self._value
 
     def __repr__(self) -> str:
@@ -42,7 +42,7 @@ class SecretStore(Protocol):
     """The secrets of one session."""
 
     async def get(self, reference: str) -> Secret:
-        """The secret that a reference stands for.
+        """Return the secret behind a reference.
 
         Raises:
             ToolError: `secret_unknown` if this session has no such secret.
@@ -50,8 +50,8 @@ class SecretStore(Protocol):
         ...
 
 
-class Veil:
-    """What hides the secrets of one session, as far as this process has seen them: `seen` has those of all sessions."""
+class Redactor:
+    """Redactor of one session's secrets, once read by this process. `seen` contains those of all sessions."""
 
     def __init__(self, seen: dict[StreamId, tuple[str, ...]] | None = None, stream: StreamId = NOWHERE) -> None:
         self._seen = {} if seen is None else seen
@@ -62,14 +62,14 @@ class Veil:
         return self._seen.get(self._stream, ())
 
     def add(self, value: str) -> None:
-        """Hide this from now on."""
+        """Redact this value from now on."""
         values = self._values
         if value and value not in values:
-            ordered = sorted((*values, value), key=len, reverse=True)  # one may be part of another
+            ordered = sorted((*values, value), key=len, reverse=True)  # a value may contain another
             self._seen[self._stream] = tuple(ordered)
 
     def text(self, text: str) -> str:
-        """A text without the values."""
+        """Return the text with all values redacted."""
         for value in self._values:
             if text == value:
                 return HIDDEN
@@ -78,7 +78,7 @@ class Veil:
         return text
 
     def json(self, value: Json) -> Json:
-        """A JSON value without the values, wherever they are in it: as text, in text, as a number or as a name."""
+        """Return the JSON value with all secrets redacted: as text, inside text, as a number or as a name."""
         if not self._seen.get(self._stream):
             return value
         if isinstance(value, str):

@@ -1,9 +1,9 @@
-"""Spawns in the log: one child per call, and no more descendants of one root than it may have, whoever spawns them.
+"""Spawn records in the log: one child per call, and limits on the descendants of a root.
 
-Laws: a call has one child, however often it claims. Places are numbered in the root's log under one key each, without
-gaps, so whoever gets a number has seen every claim before it: neither limit can be passed by two who look at once.
-What is live is judged from the logs themselves (the child's, or while there is none, its parent's), so that no end
-needs to be carried to the root before it counts.
+Laws: a call has one child, regardless of the number of claims. Claims are numbered in the root's log under one key
+each, without gaps. The winner of a number has thus seen all earlier claims, so concurrent spawns cannot exceed a limit.
+Liveness is read from the logs themselves (the child's or, before it exists, its parent's), so an end counts without any
+message to the root.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from perdure.vocab.records import SessionOpened
 
 @dataclass(frozen=True, slots=True)
 class SpawnLimits:
-    """How far a line of sub-agents may go: how deep, and how many of one root at once and altogether."""
+    """Limits on sub-agents: the depth, and the active and total number per root."""
 
     depth: int = 2
     active: int = 16
@@ -33,28 +33,27 @@ class SpawnLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """Where a stream stands among those that spawned each other."""
+class Lineage:
+    """The position of a stream in its tree of spawns."""
 
     root: StreamId
     depth: int
 
     @staticmethod
-    def of(stream: StreamId, parent: Parent | None) -> Line:
-        """That of a stream with this parent."""
-        return Line(parent.root, parent.depth) if parent else Line(stream, 0)
+    def of(stream: StreamId, parent: Parent | None) -> Lineage:
+        """Return the lineage of a stream with this parent."""
+        return Lineage(parent.root, parent.depth) if parent else Lineage(stream, 0)
 
 
 def handle_of(parent: StreamId, call: str, name: str = "") -> str:
-    """What a spawn is known by: the call that makes it, and its name there."""
+    """Return the handle of a spawn: the call that makes it, and the spawn's name in that call."""
     return join(parent, call, name)
 
 
 class LogSpawnStore:
-    """Claim, register, settle: each a record under a key of its own, so the first one stands.
+    """Spawn store in the log. Claim, register and settle each append a record under its own key, so the first one wins.
 
-    It keeps what `ctx.agent(...)` and the tool `spawn_subagent` do, and is open to tools that start sessions in ways
-    of their own.
+    Used by `ctx.agent(...)` and the tool `spawn_subagent`, and available to tools with custom session starts.
     """
 
     def __init__(self, store: Store, tenant: Tenant, limits: SpawnLimits, now: Callable[[], int]) -> None:
@@ -66,30 +65,30 @@ class LogSpawnStore:
     async def try_claim_spawn(
         self, parent_session_id: SessionId, tool_call_id: CallId, name: str, task: str, claim_token: str
     ) -> SpawnClaimResult:
-        """Claim the place of a call's child, before there is a child.
+        """Claim the child of a call, before the child exists.
 
         Raises:
             Error: `subagent_depth_exceeded`, `subagent_active_exceeded`, `subagent_total_exceeded`; `replay_mismatch`
-                if the call claimed it for something else before; `session_unknown`.
+                if the call claimed a child for another task before; `session_unknown`.
         """
         parent = session_stream(self._tenant, parent_session_id)
         rows = await self._store.read(parent, limit=1)
         opened = rows[0].record if rows else None
         if not isinstance(opened, SessionOpened):
-            raise Error(Code.SESSION_UNKNOWN, f"there is no session {parent_session_id!r}")
+            raise Error(Code.SESSION_UNKNOWN, f"unknown session {parent_session_id!r}")
         turn = TurnId(tool_call_id.rsplit(".", 2)[0])
-        line, wanted = Line.of(parent, opened.parent), brief(digest((name, task)))
+        line, wanted = Lineage.of(parent, opened.parent), brief(digest((name, task)))
         return await self.claim(line, handle_of(parent, tool_call_id), turn, task=wanted, token=claim_token)
 
-    async def claim(self, line: Line, handle: str, turn: TurnId, *, task: str, token: str) -> SpawnClaimResult:
-        """Claim a place for the child of `handle`, which belongs to a turn of its parent."""
+    async def claim(self, line: Lineage, handle: str, turn: TurnId, *, task: str, token: str) -> SpawnClaimResult:
+        """Claim the child of `handle`, for a turn of its parent."""
         parent = _parent_of(handle)
         if (known := await self._known(parent, handle)) is not None:
             return known
         if line.depth >= self._limits.depth:
             raise _exceeded(
                 Code.SUBAGENT_DEPTH_EXCEEDED,
-                f"no sub-agent may be started here: {line.depth} levels below its root",
+                f"no sub-agents allowed {line.depth} levels below the root",
                 self._limits.depth,
             )
         while True:
@@ -109,10 +108,10 @@ class LogSpawnStore:
             noted = await self._store.annotate(line.root, Entry.of(new, at=self._now()))
             if noted.new:
                 return SpawnClaimed(handle, token)
-            # somebody took that number this moment: look again, with them
+            # another claim took that number: retry with it included
 
     async def register_child_session(self, spawn_handle_id: str, claim_token: str, child_session_id: SessionId) -> None:
-        """Say which session the child is. The first one stands; later ones change nothing."""
+        """Register the child's session. The first registration wins; later ones change nothing."""
         registered = ChildRegistered(handle=spawn_handle_id, token=claim_token, child=child_session_id)
         await self._store.annotate(_parent_of(spawn_handle_id), Entry.of(registered, at=self._now()))
 
@@ -124,24 +123,24 @@ class LogSpawnStore:
         terminal_status: str,
         terminal_result: str,
     ) -> None:
-        """Say what the child came to. The first word stands; so does what the child itself has told.
+        """Record the result of a child. The first result wins, and so does the child's own.
 
         Raises:
-            Error: `subagent_claim_invalid` if there is no child of this call, or the token is not the stored one.
+            Error: `subagent_claim_invalid` if this call has no child, or the token differs from the stored one.
         """
         parent = session_stream(self._tenant, parent_session_id)
         child = await self._registered(parent, handle_of(parent, tool_call_id))
         if child is None or child.token != claim_token:
             raise Error(
                 Code.SUBAGENT_CLAIM_INVALID,
-                f"the call {tool_call_id} has no sub-agent that could be settled with this token",
-                because="it was never registered" if child is None else "another claim holds it",
+                f"the call {tool_call_id} has no sub-agent with this token",
+                because="no sub-agent was registered" if child is None else "another claim holds it",
                 hint="settle with the token that try_claim_spawn returned",
             )
         ended = ChildEnded(child=child.child, turn=child.asked, status=terminal_status, result=terminal_result)
         await self._store.annotate(parent, Entry.of(ended, at=self._now()))
 
-    # --- what the logs say
+    # --- log queries
 
     async def _known(self, parent: StreamId, handle: str) -> SpawnRunning | SpawnSettled | None:
         child = await self._registered(parent, handle)
@@ -156,7 +155,7 @@ class LogSpawnStore:
         return record if isinstance(record, ChildRegistered) else None
 
     async def _end(self, parent: StreamId, child: ChildRegistered) -> tuple[str, str] | None:
-        """What a child came to: its own log says so, or who started it."""
+        """Return the result of a child, from its own log or as recorded by its parent."""
         if child.asked:
             over = await told(self._store, _stream_of(parent, child), child.asked)
             if over is not None:
@@ -167,7 +166,7 @@ class LogSpawnStore:
         return (record.status, record.result) if isinstance(record, ChildEnded) else None
 
     async def _last(self, root: StreamId) -> ChildClaimed | None:
-        """The newest claim: numbers have no gaps, so it is found in a few steps."""
+        """Return the newest claim, by binary search: numbers have no gaps."""
         taken, free = 0, 1
         found = None
         while (claim := await self._claim(root, free)) is not None:
@@ -186,7 +185,7 @@ class LogSpawnStore:
         return record if isinstance(record, ChildClaimed) else None
 
     async def _is_live(self, claim: ChildClaimed) -> bool:
-        """Whether its child works, or may still be started: only the turn that claimed it could do that."""
+        """Return True if the child is active, or may still start: only the turn that claimed it can start it."""
         child = await self._registered(claim.parent, claim.handle)
         if child is not None:
             exists = await self._store.stream(_stream_of(claim.parent, child)) is not None
@@ -199,10 +198,10 @@ class LogSpawnStore:
 
     def _check_room(self, number: int, live: int) -> None:
         if number > self._limits.total:
-            message = f"this root has had {number - 1} sub-agents"
+            message = f"this root has started {number - 1} sub-agents"
             raise _exceeded(Code.SUBAGENT_TOTAL_EXCEEDED, message, self._limits.total)
         if live >= self._limits.active:
-            message = f"{live} sub-agents of this root are at work"
+            message = f"{live} sub-agents of this root are active"
             raise _exceeded(Code.SUBAGENT_ACTIVE_EXCEEDED, message, self._limits.active)
 
 
@@ -210,8 +209,8 @@ def _ours(claim: ChildClaimed, task: str) -> SpawnPendingChild:
     if claim.task != task:
         raise Error(
             Code.REPLAY_MISMATCH,
-            "the call has claimed its sub-agent for another task before",
-            hint="what is asked of a sub-agent must be equal on every entry",
+            "the call claimed its sub-agent for another task before",
+            hint="the prompt of a sub-agent must be equal on every entry",
         )
     return SpawnPendingChild(claim.handle, claim.token)
 
@@ -225,4 +224,6 @@ def _stream_of(parent: StreamId, child: ChildRegistered) -> StreamId:
 
 
 def _exceeded(code: Code, what: str, limit: int) -> Error:
-    return Error(code, what, because=f"the limit is {limit}", hint="wait until one is done, or do it without one")
+    return Error(
+        code, what, because=f"the limit is {limit}", hint="wait for a sub-agent to finish, or continue without one"
+    )

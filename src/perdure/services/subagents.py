@@ -1,4 +1,4 @@
-"""Starting a session from a tool call, once: whoever runs the call again finds the child that is there."""
+"""Start of a session from a tool call, once: a repeated call finds the existing child."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class SpawnClaimed:
 
 @dataclass(frozen=True, slots=True)
 class SpawnPendingChild:
-    """Claimed before, and the child never registered: create it and register it, with the stored token."""
+    """An earlier claim without a registered child: create and register it with the stored token."""
 
     spawn_handle_id: str
     claim_token: str
@@ -26,7 +26,7 @@ class SpawnPendingChild:
 
 @dataclass(frozen=True, slots=True)
 class SpawnRunning:
-    """The child exists and works: wait for it, and settle with the stored token."""
+    """An active child: wait for it, and settle with the stored token."""
 
     child_session_id: SessionId
     claim_token: str
@@ -34,7 +34,7 @@ class SpawnRunning:
 
 @dataclass(frozen=True, slots=True)
 class SpawnSettled:
-    """The child has finished: this is what it came to."""
+    """A finished child, with its result."""
 
     child_session_id: SessionId
     terminal_status: str
@@ -50,11 +50,11 @@ class SubagentSpawnStore(Protocol):
     async def try_claim_spawn(
         self, parent_session_id: SessionId, tool_call_id: CallId, name: str, task: str, claim_token: str
     ) -> SpawnClaimResult:
-        """Claim the place of a call's child, before there is a child."""
+        """Claim the child of a call, before the child exists."""
         ...
 
     async def register_child_session(self, spawn_handle_id: str, claim_token: str, child_session_id: SessionId) -> None:
-        """Say which session the child is."""
+        """Register the child's session."""
         ...
 
     async def settle_spawn(
@@ -65,5 +65,5 @@ class SubagentSpawnStore(Protocol):
         terminal_status: str,
         terminal_result: str,
     ) -> None:
-        """Say what the child came to."""
+        """Record the result of a child."""
         ...

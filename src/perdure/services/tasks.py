@@ -1,6 +1,6 @@
-"""Tasks of a session: what runs for it beside its turns, in one shape, whatever runs it.
+"""Tasks of a session: work beside its turns, in one form for all kinds.
 
-Law: `apply_task_update` is the only way a task changes, for every registry. What has ended stays as it ended.
+Law: every registry changes tasks only by `apply_task_update`. An ended task keeps its outcome.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from perdure.ids import SessionId
 
 TaskState = Literal["queued", "running", "awaiting_input", "succeeded", "failed", "canceled"]
 WakePolicy = Literal["silent", "on_terminal", "on_activity"]
-"""When the session hears of a task by itself: never, when it ends, or whenever it says something."""
+"""When a task wakes its session: never, when it ends, or on every message."""
 Direction = Literal["inbound", "outbound"]
 """From the session to the task, or from the task to the session."""
 
@@ -25,18 +25,18 @@ KIND_MONITOR = "monitor"
 KIND_SUBAGENT = "subagent"
 KIND_EXTERNAL_AGENT = "external_agent"
 ORPHANED = "orphaned"
-"""The kind of error of a task whose worker is gone, and which nobody may go on with."""
+"""Error kind of a task whose worker is dead and that no worker may continue."""
 
 
 class TaskError(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Why a task failed."""
+    """The reason why a task failed."""
 
     kind: str
     message: str
 
 
 class TaskProgress(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How far a task is."""
+    """The progress of a task."""
 
     current: float | None = None
     total: float | None = None
@@ -45,14 +45,14 @@ class TaskProgress(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TaskLinks(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What else belongs to a task."""
+    """Related objects of a task."""
 
     child_session_id: str | None = None
     remote_task_id: str | None = None
     resource_ids: tuple[str, ...] = ()
 
     def merged(self, other: TaskLinks) -> TaskLinks:
-        """Both: what the other one names replaces, and resources add up."""
+        """Merge two sets of links. The other's ids replace, resources accumulate."""
         return TaskLinks(
             child_session_id=other.child_session_id or self.child_session_id,
             remote_task_id=other.remote_task_id or self.remote_task_id,
@@ -61,7 +61,7 @@ class TaskLinks(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class SessionTask(msgspec.Struct, frozen=True):
-    """A task. Moments are milliseconds since 1970. `attempt` counts from 1 and fences what older ones say."""
+    """A task. Times are milliseconds since 1970. `attempt` counts from 1 and fences messages of older attempts."""
 
     id: str
     session_id: SessionId
@@ -89,12 +89,12 @@ class SessionTask(msgspec.Struct, frozen=True):
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended."""
+        """True if the task has ended."""
         return self.state in TERMINAL
 
 
 class CreateSessionTask(msgspec.Struct, frozen=True):
-    """A task to be made. With an `id` that exists, the one that has it is meant."""
+    """A task to create. With an existing `id`, the existing task is returned."""
 
     session_id: SessionId
     kind: str
@@ -107,7 +107,7 @@ class CreateSessionTask(msgspec.Struct, frozen=True):
 
 
 class SessionTaskUpdate(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What changes in a task; what is None stays. With `expected_attempt`, only if it is that one's."""
+    """Changes to a task; None keeps a field. With `expected_attempt`, they apply to that attempt only."""
 
     state: TaskState | None = None
     state_detail: str | None = None
@@ -125,18 +125,18 @@ class SessionTaskUpdate(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class SessionTaskFilter(msgspec.Struct, frozen=True):
-    """Which tasks are meant: of a kind, in a state."""
+    """A filter for tasks, by kind and state."""
 
     kind: str | None = None
     state: TaskState | None = None
 
     def takes(self, task: SessionTask) -> bool:
-        """Whether a task is meant."""
+        """Return True if the task matches."""
         return self.kind in (None, task.kind) and self.state in (None, task.state)
 
 
 class NewTaskMessage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Something to be said to a task, or by it. `content` is a list of text and data parts."""
+    """A new message to or from a task. `content` is a list of text and data parts."""
 
     direction: Direction
     content: Json
@@ -145,7 +145,7 @@ class NewTaskMessage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TaskMessage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What was said to a task, or by it."""
+    """A message to or from a task."""
 
     id: str
     task_id: str
@@ -156,7 +156,7 @@ class TaskMessage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def new_session_task(new: CreateSessionTask, id: str, now: int) -> SessionTask:
-    """A task as it begins."""
+    """Return a new task in its initial state."""
     return SessionTask(
         id=id,
         session_id=new.session_id,
@@ -173,7 +173,7 @@ def new_session_task(new: CreateSessionTask, id: str, now: int) -> SessionTask:
 
 
 def apply_task_update(task: SessionTask, update: SessionTaskUpdate, now: int) -> SessionTask:
-    """The task with an update; as it was, if the update is of another attempt, or wants another end than it has."""
+    """Return the updated task. An update of another attempt, or with a different final state, changes nothing."""
     if update.expected_attempt is not None and update.expected_attempt != task.attempt:
         return task
     if task.is_over and update.state not in (None, task.state):
@@ -202,7 +202,7 @@ def apply_task_update(task: SessionTask, update: SessionTaskUpdate, now: int) ->
 
 
 def answered(task: SessionTask, message: NewTaskMessage, now: int) -> SessionTask:
-    """The task once something was said to it: an answer to what it asked for lets it go on."""
+    """Return the task after a message. An answer to its input request resumes it."""
     if message.direction == "inbound" and message.in_reply_to and task.state == "awaiting_input":
         return apply_task_update(task, SessionTaskUpdate(state="running"), now)
     return replace(task, updated_at=now)
@@ -213,10 +213,10 @@ def _or(new: Json, old: Json) -> Json:
 
 
 class SessionTaskRegistry(Protocol):
-    """Where the tasks of sessions are kept."""
+    """Registry of session tasks."""
 
     async def create(self, new: CreateSessionTask) -> SessionTask:
-        """Make a task; of an id that exists, the stored one is returned.
+        """Create a task, or return the existing one with this id.
 
         Raises:
             Error: `task_limit_exceeded`, `session_unknown`.
@@ -224,23 +224,23 @@ class SessionTaskRegistry(Protocol):
         ...
 
     async def update(self, session_id: SessionId, task_id: str, update: SessionTaskUpdate) -> SessionTask | None:
-        """Change a task, as `apply_task_update` does; None if there is none."""
+        """Update a task by `apply_task_update`. Return None for an unknown task."""
         ...
 
     async def get(self, session_id: SessionId, task_id: str) -> SessionTask | None:
-        """A task of this session."""
+        """Return a task of this session, or None."""
         ...
 
     async def list(self, session_id: SessionId, filter: SessionTaskFilter | None = None) -> tuple[SessionTask, ...]:
-        """The tasks of a session, in the order in which they were made."""
+        """Return the tasks of a session, in order of creation."""
         ...
 
     async def request_cancel(self, session_id: SessionId, task_id: str) -> SessionTask | None:
-        """Ask a task to end; the first time counts."""
+        """Request the end of a task. The first request counts."""
         ...
 
     async def record_message(self, session_id: SessionId, task_id: str, message: NewTaskMessage) -> TaskMessage:
-        """Say something to a task, or let it say something.
+        """Record a message to or from a task.
 
         Raises:
             Error: `task_unknown`.
@@ -250,5 +250,5 @@ class SessionTaskRegistry(Protocol):
     async def list_messages(
         self, session_id: SessionId, task_id: str, limit: int | None = None, after_id: str | None = None
     ) -> tuple[TaskMessage, ...]:
-        """What was said, in order."""
+        """Return the messages of a task, in order."""
         ...

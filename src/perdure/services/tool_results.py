@@ -1,6 +1,6 @@
-"""Claiming and settling tool calls, for hosts that keep the results of calls in a store of their own.
+"""Claims and results of tool calls, for hosts that store call results themselves.
 
-Sessions of a `Runtime` do not need it: their log is that store.
+Sessions of a `Runtime` do not need it, because their log stores the results.
 """
 
 from __future__ import annotations
@@ -13,58 +13,58 @@ from perdure.ids import CallId, TurnId
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
+class ToolResultClaimed:
     """The first claim of a call: run it, and settle it with this token."""
 
     claim_token: str
 
 
 @dataclass(frozen=True, slots=True)
-class AlreadySettled:
-    """The call was answered before: that answer stands."""
+class ToolResultSettled:
+    """The call has a result already, which stays."""
 
     result_json: Json
     args_fingerprint: str
 
 
 @dataclass(frozen=True, slots=True)
-class AlreadyRunning:
-    """Somebody claimed the call and never settled it: only what may run twice may run again."""
+class ToolResultRunning:
+    """The call was claimed and never settled. Run it again only if repetition is safe."""
 
     args_fingerprint: str
 
 
 @dataclass(frozen=True, slots=True)
-class DeterminismViolation:
-    """The same call, with other arguments: loud, before anything runs."""
+class ToolResultMismatch:
+    """The same call with other arguments. Raise an error before anything runs."""
 
     stored_fingerprint: str
     current_fingerprint: str
 
 
-ToolCallClaimResult: TypeAlias = Claimed | AlreadySettled | AlreadyRunning | DeterminismViolation
+ToolCallClaimResult: TypeAlias = ToolResultClaimed | ToolResultSettled | ToolResultRunning | ToolResultMismatch
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class ToolCallSettled:
     """The call has its result."""
 
     result_json: Json
 
 
 @dataclass(frozen=True, slots=True)
-class Interrupted:
-    """The call was given up; what is known of it, if anything."""
+class ToolCallInterrupted:
+    """The call was abandoned; contains its known result, if any."""
 
     result_json: Json = None
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class ToolCallRunning:
     """The call is claimed and has no result."""
 
 
-DurableToolCallStatus: TypeAlias = Settled | Interrupted | Running
+DurableToolCallStatus: TypeAlias = ToolCallSettled | ToolCallInterrupted | ToolCallRunning
 
 
 class DurableToolResultStore(Protocol):
@@ -79,9 +79,9 @@ class DurableToolResultStore(Protocol):
     async def settle_tool_call(
         self, turn_id: TurnId, tool_call_id: CallId, result_json: Json, status: str, claim_token: str
     ) -> bool:
-        """Give a claimed call its result. False if the claim is somebody else's by now."""
+        """Settle a claimed call. Return False if another claim holds it."""
         ...
 
     async def get_tool_call_status(self, turn_id: TurnId, tool_call_id: CallId) -> DurableToolCallStatus | None:
-        """Where a call stands; None if nobody ever claimed it."""
+        """Return the status of a call, or None if it was never claimed."""
         ...

@@ -1,1 +1,1 @@
-"""A session as a fold of its log, and what its model is shown."""
+"""A session as a fold of its log, and the model view."""

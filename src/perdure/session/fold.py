@@ -1,8 +1,8 @@
-"""A session as a fold of its log: small, whatever the session's age.
+"""A session as a fold of its log. The state stays small at any age of the session.
 
-Law: fold(snapshot + tail) is fold(log), byte for byte. The state keeps no messages: history is the log itself, and
-the state only knows which part of it is open and from where a model is shown it. Admitted records only add to
-`cancels` and say whether the session is paused, so their place among owned records cannot matter.
+Law: fold(snapshot + tail) equals fold(log), byte for byte. The state contains no messages: history is the log itself,
+and the state only marks the open turn and the start of the model view. Admitted records only add to `cancels` or set
+`paused`, so their order among owned records cannot matter.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from perdure.ids import Seq, TurnId
 from perdure.vocab.children import ChildEnded, Parent
 from perdure.vocab.outcomes import SyncOutcome
 from perdure.vocab.records import (
+    ApprovalGranted,
     CancelRequested,
     EffectSettled,
     EffectStarted,
-    GrantMade,
     GrantRevoked,
     HandedOver,
     InputAdmitted,
@@ -33,25 +33,24 @@ from perdure.vocab.records import (
     TagsSet,
     TitleSet,
     ToolMembershipChanged,
+    TurnAgentChanged,
     TurnEnded,
     TurnOpened,
-    TurnRecomposed,
 )
 from perdure.vocab.usage import Usage
 from perdure.vocab.wire import Value
 
-CODE = "session-10"
-"""The version of this fold. A snapshot written by another one is not trusted."""
+CODE = "session-11"
+"""The version of this fold. Snapshots of other versions are ignored."""
 
 
 class SessionState(Value, frozen=True):
-    """What must be known of a session to go on with it.
+    """The state needed to continue a session.
 
-    `turn_seq` is where the records of the open (or next) turn begin, 0 if there are none yet. `cancels` are the
-    requests for turns that have not ended. `without_tools` are the tools of the agent that this session does not have,
-    after `tools_generation` changes. `usage` is that of its own turns, `child_usage` what its sub-agents have used.
-    `next_agent` is to whom the open turn was handed over, until that one has taken over. `environment` is what the
-    last program of the model left for the next one.
+    `turn_seq` is the first record of the open (or next) turn, 0 if there is none. `cancels` are the requests for turns
+    that have not ended. `without_tools` are the agent's tools removed from this session, after `tools_generation`
+    changes. `usage` is that of its own turns, `child_usage` that of its sub-agents. `next_agent` receives the open turn
+    by handoff, until it takes over. `environment` is what the last program of the model left for the next one.
     """
 
     agent: str = ""
@@ -69,7 +68,7 @@ class SessionState(Value, frozen=True):
     title: str = ""
     tags: tuple[str, ...] = ()
     paused: bool = False
-    grants: tuple[GrantMade, ...] = ()
+    grants: tuple[ApprovalGranted, ...] = ()
     parent: Parent | None = None
     child_usage: Usage = Usage()
     environment: Json = None
@@ -77,8 +76,8 @@ class SessionState(Value, frozen=True):
 
 
 def fold(state: SessionState, seq: Seq, record: Record) -> SessionState:
-    """Fold one record, at its place in the log."""
-    if isinstance(record, EffectStarted):  # most records are effects, and they only take a place
+    """Fold one record at its position in the log."""
+    if isinstance(record, EffectStarted):  # most records are effects, and they only advance `seq`
         return replace(state, seq=seq)
     if isinstance(record, EffectSettled):
         synced = record.outcome.sync if isinstance(record.outcome, SyncOutcome) else None
@@ -97,7 +96,7 @@ def fold(state: SessionState, seq: Seq, record: Record) -> SessionState:
             cancels = tuple(request for request in state.cancels if request.turn != turn)
             ended = replace(state, seq=seq, open_turn=None, turn_seq=Seq(0), cancels=cancels)
             return replace(ended, usage=state.usage + usage, agent=state.next_agent or state.agent, next_agent="")
-        case HandedOver() | TurnRecomposed():
+        case HandedOver() | TurnAgentChanged():
             return replace(_in_hands(state, record), seq=seq)
         case ToolMembershipChanged():
             return replace(with_membership(state, record), seq=seq)
@@ -107,7 +106,8 @@ def fold(state: SessionState, seq: Seq, record: Record) -> SessionState:
             return replace(state, seq=seq, paused=isinstance(record, SessionPaused))
         case TitleSet() | ModelSet() | TagsSet():
             return replace(_with_label(state, record), seq=seq)
-        case GrantMade(tool=tool) if grant_for(state, tool) is None:  # one a tool, so that revoking it is the end of it
+        case ApprovalGranted(tool=tool) if grant_for(state, tool) is None:
+            # One grant per tool, so that one revocation suffices.
             return replace(state, seq=seq, grants=(*state.grants, record))
         case GrantRevoked(grant=revoked):
             kept = tuple(grant for grant in state.grants if grant.grant != revoked)
@@ -126,31 +126,31 @@ def _with_label(state: SessionState, record: TitleSet | ModelSet | TagsSet) -> S
             return replace(state, tags=tags)
 
 
-def _in_hands(state: SessionState, change: HandedOver | TurnRecomposed) -> SessionState:
+def _in_hands(state: SessionState, change: HandedOver | TurnAgentChanged) -> SessionState:
     if isinstance(change, HandedOver):
         return replace(state, next_agent=change.to)
     return replace(state, agent=change.agent, next_agent="")
 
 
 def with_membership(state: SessionState, change: ToolMembershipChanged) -> SessionState:
-    """The state after one change of the session's tools."""
+    """Return the state after one change of the session's tools."""
     kept = tuple(name for name in state.without_tools if name not in change.names)
     without = kept if change.present else (*kept, *change.names)
     return replace(state, without_tools=without, tools_generation=state.tools_generation + 1)
 
 
 def cancel_of(state: SessionState, turn: TurnId) -> CancelRequested | None:
-    """The request to cancel this turn, if there is one."""
+    """Return the request to cancel this turn, or None."""
     return next((request for request in state.cancels if request.turn == turn), None)
 
 
-def grant_for(state: SessionState, tool: str) -> GrantMade | None:
-    """The grant that covers calls of a tool, if there is one."""
+def grant_for(state: SessionState, tool: str) -> ApprovalGranted | None:
+    """Return the grant that covers calls of a tool, or None."""
     return next((grant for grant in state.grants if grant.tool == tool), None)
 
 
 def fold_all(snapshot: bytes | None, rows: Iterable[Row]) -> SessionState:
-    """The fold of a snapshot (if any) and the rows after it."""
+    """Fold rows onto a snapshot, or onto the initial state."""
     state = decode(snapshot, SessionState) if snapshot else SessionState()
     for row in rows:
         state = fold(state, row.seq, row.record)

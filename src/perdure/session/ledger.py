@@ -1,6 +1,6 @@
-"""What a session has bought, entry by entry: a fold of its log.
+"""The usage of a session, entry by entry: a fold of its log.
 
-Law: the entries of a session add up to its usage, and a call that failed is in them with what the provider told of it.
+Law: the entries of a session add up to its usage. A failed call is included with the usage its provider reported.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ NOTHING = Usage()
 
 
 class UsageEntry(Value, frozen=True):
-    """One thing that was bought. `source` is on whose account: `turn`, `direct:` and the name that a tool gave, or
-    `sub-agent:` and its session; `effect` what it was bought by, if that is an effect of the session's own.
+    """One charge. `source` is `turn`, `direct:` with the name given by a tool, or `sub-agent:` with its session.
+
+    `effect` is the session's own effect that was charged, if any.
     """
 
     turn: TurnId
@@ -31,7 +32,7 @@ class UsageEntry(Value, frozen=True):
 
 
 def entries(records: Iterable[Record]) -> Iterator[UsageEntry]:
-    """All entries, in the order of the log."""
+    """Yield all entries in log order."""
     turn = TurnId("")
     for record in records:
         match record:

@@ -1,7 +1,7 @@
-"""What is left of a record whose payload is taken out: its place, its ids, its numbers, and the sha256 of what it said.
+"""Redacted forms of records: position, ids, numbers, and the sha256 of the removed payload.
 
-Law: folds and views of the log stay valid. A hollow record has the shape of the whole one, so that no reader needs to
-know that something was taken out of it.
+Law: folds and views of the log stay valid. A redacted record has the shape of the original, so that no reader needs a
+special case.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from perdure.vocab.outcomes import (
     ToolCallOutcome,
     ToolOutput,
 )
-from perdure.vocab.promises import Err, Ok, Resolution
+from perdure.vocab.promises import Failure, Ok, Resolution
 from perdure.vocab.records import (
-    AttachmentKept,
+    AttachmentStored,
     CancelRequested,
     EffectSettled,
     EffectStarted,
@@ -53,30 +53,30 @@ from perdure.vocab.records import (
     SessionPaused,
     TagsSet,
     TitleSet,
+    TurnAgentChanged,
     TurnEnded,
     TurnOpened,
-    TurnRecomposed,
 )
 
 PLACEHOLDER = "[redacted]"
 
 
 def sha256_of(data: bytes) -> str:
-    """What stands for a payload when it is gone."""
+    """Return the digest that replaces a removed payload."""
     return hashlib.sha256(data).hexdigest()
 
 
 def hollow(record: Record, sha256: str) -> Record | None:
-    """The record without what it said; None if it says nothing that could be taken out."""
+    """Return the record without its payload, or None if it has no payload to remove."""
     match record:
         case InputAdmitted():
             content = content_admitted(record)
             rest = replace(record, parts=(Text(text=PLACEHOLDER),), plugin_input=None, output=None)
             return replace(rest, redacted=sha256, content=content)
-        case TurnOpened() | TurnRecomposed():
+        case TurnOpened() | TurnAgentChanged():
             return replace(record, composition=BlobHash(""), redacted=sha256)
         case EffectStarted(command=AwaitEvent(about=PreparedToolCall() as about) as asked):
-            rest = replace(about, args={}, prepared_payload=None)  # that somebody was asked stays
+            rest = replace(about, args={}, prepared_payload=None)  # the request itself stays on record
             return replace(record, command=replace(asked, about=rest), redacted=sha256)
         case EffectStarted():
             return replace(record, command=None, redacted=sha256)
@@ -87,7 +87,7 @@ def hollow(record: Record, sha256: str) -> Record | None:
             return replace(record, outcome=rest, redacted=sha256) if rest is not None else None
         case OutcomeArrivedLate(output=output):
             return replace(record, output=_output(output), redacted=sha256)
-        case AttachmentKept():
+        case AttachmentStored():
             return replace(record, ref=None, redacted=sha256)
         case CancelRequested() | InputCancelled() | SessionPaused():
             return replace(record, reason="", redacted=sha256)
@@ -116,25 +116,28 @@ def _outcome(outcome: Outcome) -> Outcome | None:
             return replace(outcome, value=_step(value), error=told)
         case ExecCodeOutcome(error=error):
             return replace(outcome, response=None, error=error and PLACEHOLDER)
-        case AwaitEventOutcome(resolution=(Ok() | Err()) as resolution):
+        case AwaitEventOutcome(resolution=(Ok() | Failure()) as resolution):
             return replace(outcome, resolution=hollow_answer(resolution))
         case _:
             return None
 
 
 def hollow_answer(resolution: Resolution) -> Resolution:
-    """An answer without what it said; that there was one stays."""
+    """Return a resolution without its content; its kind stays."""
     match resolution:
         case Ok():
             return Ok(value=PLACEHOLDER)
-        case Err(code=code):
-            return Err(code=code, message=PLACEHOLDER)
+        case Failure(code=code):
+            return Failure(code=code, message=PLACEHOLDER)
         case _:
             return resolution
 
 
 def promise_of(row: Row, rows: tuple[Row, ...]) -> PromiseId | None:
-    """The promise whose answer a record waits for or tells. The last start before a settlement is its own."""
+    """Return the promise that a record waits for or resolves.
+
+    Effect ids repeat from turn to turn, so the last start before a settlement is the matching one.
+    """
     match row.record:
         case EffectStarted(command=AwaitEvent(key=key)):
             return key.key_id
@@ -148,7 +151,11 @@ def promise_of(row: Row, rows: tuple[Row, ...]) -> PromiseId | None:
 
 
 def _reply(reply: Reply | None) -> Reply | None:
-    """Calls keep their ids and names, or results would stand alone. Thinking goes: its signature would not fit."""
+    """Remove the content of a reply.
+
+    Calls keep their ids and names, so that results still have a call. Thinking is dropped, because its signature would
+    no longer match.
+    """
     if reply is None:
         return None
     parts: list[ReplyPart] = []
@@ -181,7 +188,7 @@ def _output(output: ToolOutput) -> ToolOutput:
 
 
 def _step(value: Json) -> Json:
-    """A verdict is what became of a call: it stays, without what was found."""
+    """Remove the content of a step's value. The verdict of a probe stays, without its value."""
     match value:
         case {"verdict": verdict, "value": _}:
             return {"verdict": verdict, "value": PLACEHOLDER}
@@ -192,8 +199,10 @@ def _step(value: Json) -> Json:
 
 
 def caches_of(record: Record) -> tuple[BlobHash, ...]:
-    """Stored bytes that a record names and does not need: how an interpreter stood, and which variables it left. They
-    may hold whatever a program was told."""
+    """Return the cached blobs that a record names and does not need: interpreter dumps and variables.
+
+    They may contain anything a program received.
+    """
     match record:
         case EffectSettled(outcome=CheckpointOutcome(delivery=str(hash))):
             return (BlobHash(hash),)
@@ -204,17 +213,17 @@ def caches_of(record: Record) -> tuple[BlobHash, ...]:
 
 
 def blobs_of(value: object) -> Iterator[BlobHash]:
-    """The stored bytes that a record or an item refers to."""
+    """Yield the blobs that a record or an item refers to."""
     match value:
         case AttachmentRef(hash=hash):
             yield hash
         case msgspec.Struct():
-            if isinstance(value, TurnOpened | TurnRecomposed) and value.composition:
+            if isinstance(value, TurnOpened | TurnAgentChanged) and value.composition:
                 yield value.composition
             for name in value.__struct_fields__:
                 yield from blobs_of(getattr(value, name))
         case tuple():
-            for one in value:  # pyright: ignore[reportUnknownVariableType] - of whatever
+            for one in value:  # pyright: ignore[reportUnknownVariableType] - elements of any type
                 yield from blobs_of(one)  # pyright: ignore[reportUnknownArgumentType]
         case _:
             return

@@ -1,8 +1,8 @@
-"""What a model is shown: a total function of the log.
+"""The model view: a total function of the log.
 
-Law: whatever was interrupted, the view is valid for a provider. It begins with a user's message, every tool call is
-followed at once by exactly one result in the order of the calls (and the pictures of that result, if any), no message
-is empty, and no two user messages or two replies stand side by side.
+Law: the view is valid for a provider after any interruption. It begins with a user message. Every tool call is followed
+at once by exactly one result, in the order of the calls, with the images of that result. No message is empty, and no
+two user messages or two replies are adjacent.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from perdure.codec import Json, encode, head_of
 from perdure.vocab.approvals import approved, did_not_happen, happened, refused
-from perdure.vocab.messages import Image, Message, Opaque, Part, Reply, Text, Thinking, ToolCall, ToolResult
+from perdure.vocab.messages import ImagePart, Message, Opaque, Part, Reply, Text, Thinking, ToolCall, ToolResultPart
 from perdure.vocab.outcomes import (
     AwaitEventOutcome,
     CompletedToolCall,
@@ -40,8 +40,8 @@ from perdure.vocab.refs import PART, EffectRef
 
 UNCERTAIN = "interrupted: the call was dispatched and its result is uncertain; do not retry it automatically"
 NOT_EXECUTED = "interrupted: the tool was not executed before recovery; it is safe to retry"
-MAX_MESSAGE_BYTES = 30_720  # two of them fit under the 64 KiB of a result
-_MOST_BYTES = 6  # of one character in JSON
+MAX_MESSAGE_BYTES = 30_720  # two fit under the 64 KiB limit of a result
+_MOST_BYTES = 6  # at most, of one character in JSON
 EDITED = "A person changed the arguments of this call before they approved it. It ran with these arguments"
 EDITED_AND_NOT_RUN = "A person changed the arguments of this call to these before they approved it. It did not run"
 OUTCOME_UNKNOWN = "outcome unknown: the call was dispatched, it may or may not have taken effect, and it was not re-run"
@@ -54,20 +54,20 @@ CORRECTION = "[Your answer does not have the form it must have:"
 
 @dataclass(frozen=True, slots=True)
 class TurnView:
-    """One turn as messages, and the notes that the next turn must begin with."""
+    """One turn as messages, and the notes with which the next turn must begin."""
 
     messages: tuple[Message, ...]
     carried: tuple[str, ...] = ()
 
     @property
     def size_bytes(self) -> int:
-        """Roughly what these messages weigh."""
+        """The approximate size of these messages."""
         return sum(len(encode(message)) for message in self.messages)
 
 
 @dataclass(slots=True)
 class _CallView:
-    """One call: the attempt that was dispatched last (0 if none was), and how that ended."""
+    """One call: its last dispatched attempt (0 if none), and the output."""
 
     call: ToolCall
     dispatched: int = 0
@@ -77,7 +77,7 @@ class _CallView:
 
 @dataclass(slots=True)
 class _Round:
-    """One reply, what became of its calls, and what was said to the model before it was asked again."""
+    """One reply, its calls, and the inputs before the next model call."""
 
     reply: Reply
     calls: list[_CallView] = field(default_factory=list[_CallView])
@@ -86,7 +86,7 @@ class _Round:
 
 
 @dataclass(slots=True)
-class _Reading:
+class _ViewFold:
     said: list[Part] = field(default_factory=list[Part])
     notes: list[str] = field(default_factory=list[str])
     carried: list[str] = field(default_factory=list[str])
@@ -95,10 +95,10 @@ class _Reading:
 
 
 def turn_view(records: Iterable[Record]) -> TurnView:
-    """The messages of one turn, from any prefix of its records."""
-    reading = _Reading()
+    """Return the messages of one turn, from any prefix of its records."""
+    reading = _ViewFold()
     for record in records:
-        if not (isinstance(record, _EFFECTS) and PART in record.id):  # what a body records of itself is not shown
+        if not (isinstance(record, _EFFECTS) and PART in record.id):  # parts of bodies are not shown
             _read(reading, record)
     user: tuple[Part, ...] = (*(Text(text=note) for note in reading.notes), *reading.said)
     messages = [Message(role="user", parts=user)] if user else []
@@ -108,7 +108,7 @@ def turn_view(records: Iterable[Record]) -> TurnView:
 
 
 class Conversation:
-    """Turns in order as one conversation, built as they come."""
+    """Turns in order as one conversation, built incrementally."""
 
     def __init__(self, views: Iterable[TurnView] = ()) -> None:
         self._messages: list[Message] = []
@@ -117,22 +117,22 @@ class Conversation:
             self.add(view)
 
     def add(self, view: TurnView) -> None:
-        """One more turn."""
+        """Add the next turn."""
         self._messages, self._carried = _joined(self._messages, self._carried, view)
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """All of it."""
+        """All messages."""
         return tuple(self._messages)
 
     def with_turn(self, view: TurnView) -> tuple[Message, ...]:
-        """What a model is shown during this turn; the conversation itself does not change."""
+        """Return the conversation with this turn appended, without changing it."""
         messages, _ = _joined([*self._messages], self._carried, view)
         return tuple(messages)
 
 
 def joined(views: Iterable[TurnView]) -> tuple[Message, ...]:
-    """Turns in order as one conversation."""
+    """Join turns in order into one conversation."""
     return Conversation(views).messages
 
 
@@ -158,7 +158,7 @@ def _append(messages: list[Message], message: Message) -> None:
         messages.append(message)
 
 
-def _read(reading: _Reading, record: Record) -> None:
+def _read(reading: _ViewFold, record: Record) -> None:
     match record:
         case InputAdmitted(parts=parts):
             (reading.rounds[-1].steered if reading.rounds else reading.said).extend(parts)
@@ -167,14 +167,14 @@ def _read(reading: _Reading, record: Record) -> None:
         case OutcomeArrivedLate():
             _read_late(reading, record)
         case TurnEnded() if reading.rounds:
-            reading.rounds[-1].problem = ""  # nobody will be asked again
+            reading.rounds[-1].problem = ""  # no further model call follows
         case EffectStarted(id=effect) | EffectSettled(id=effect):
             _read_effect(reading, EffectRef.parse(effect), record)
         case _:
             pass
 
 
-def _read_effect(reading: _Reading, ref: EffectRef, record: EffectStarted | EffectSettled) -> None:
+def _read_effect(reading: _ViewFold, ref: EffectRef, record: EffectStarted | EffectSettled) -> None:
     if ref.index is None:
         match record:
             case EffectSettled(outcome=LlmCallOutcome(reply=Reply() as reply, output=output, problem=problem)):
@@ -218,14 +218,14 @@ def _read_verdict(call: _CallView, verdict: Json) -> None:
             pass
 
 
-def _find(reading: _Reading, ref: EffectRef) -> _CallView | None:
+def _find(reading: _ViewFold, ref: EffectRef) -> _CallView | None:
     if not reading.rounds or ref.index is None:
         return None
     calls = reading.rounds[-1].calls
     return calls[ref.index] if ref.index < len(calls) else None
 
 
-def _read_late(reading: _Reading, late: OutcomeArrivedLate) -> None:
+def _read_late(reading: _ViewFold, late: OutcomeArrivedLate) -> None:
     current = reading.rounds[-1].calls if reading.rounds else []
     call = next((c for c in current if c.call.id == late.call), None)
     same_attempt = call is not None and call.dispatched == EffectRef.parse(late.id).attempt
@@ -255,23 +255,26 @@ def _correction(problem: str) -> Message:
 
 
 def _is_blank(part: Part) -> bool:
-    """Providers refuse text without a visible character, and models do write it; some keep a signature in one."""
+    """Return True for a text without a visible character and state.
+
+    Models write such texts, and providers refuse them.
+    """
     return isinstance(part, Text) and not part.text.strip() and part.state is None
 
 
 def _told_of(view: _CallView) -> Iterator[Part]:
-    """The result of a call, and right behind it the pictures that belong to it."""
+    """Yield the result of a call, then its images."""
     yield _result(view)
     if isinstance(view.output, Success):
-        yield from (Image(ref=ref) for ref in view.output.images)
+        yield from (ImagePart(ref=ref) for ref in view.output.images)
 
 
-def _result(view: _CallView) -> ToolResult:
+def _result(view: _CallView) -> ToolResultPart:
     output, is_error = told(view.output) if view.output else _repair(view.dispatched > 0)
     if view.edited is not None:
         output = {"note": EDITED if view.dispatched else EDITED_AND_NOT_RUN, "arguments": view.edited, "result": output}
     call = view.call
-    return ToolResult(call=call.id, name=call.name, output=output, is_error=is_error, provider_id=call.provider_id)
+    return ToolResultPart(call=call.id, name=call.name, output=output, is_error=is_error, provider_id=call.provider_id)
 
 
 def _repair(dispatched: bool) -> tuple[Json, bool]:
@@ -279,7 +282,7 @@ def _repair(dispatched: bool) -> tuple[Json, bool]:
 
 
 def told(output: ToolOutput) -> tuple[Json, bool]:
-    """What a model is told of an output, and whether it is an error."""
+    """Return an output as the model receives it, and whether it is an error."""
     match output:
         case Success(value=value):
             return value, False
@@ -296,7 +299,7 @@ def told(output: ToolOutput) -> tuple[Json, bool]:
 
 
 def _short(text: str) -> str:
-    """What went wrong may be told at any length; a model is told what fits under the ceiling of a result."""
+    """Cut an error text to the size limit of a result."""
     if len(text) * _MOST_BYTES <= MAX_MESSAGE_BYTES:
         return text
     head = head_of(text, MAX_MESSAGE_BYTES)

@@ -1,1 +1,1 @@
-"""Where streams live: the protocol, its laws (in `perdure.testing.laws`), and one folder per backend."""
+"""Stores: the protocol, its laws (in `perdure.testing.laws`), and one folder per backend."""

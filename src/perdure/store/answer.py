@@ -1,4 +1,4 @@
-"""The answer to a write, for whoever can use it in the same turn of the event loop."""
+"""The future of a write, with a callback that runs in the same turn of the event loop."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ T = TypeVar("T")
 
 
 class Answer(asyncio.Future[T]):
-    """A future with one listener that is told at once. A callback is told a turn of the loop later, which costs one.
+    """A future with one immediate callback. A normal callback runs a turn of the event loop later.
 
-    `alone`: nobody else is answered together with it, and no task is in the middle of anything.
+    `alone`: no other future is completed with this one, and no task is running at that time.
     """
 
     then: Callable[[asyncio.Future[T]], None] | None = None
     alone: bool = False
 
     def tell(self) -> None:
-        """The future has ended: call the listener, once. What goes wrong there is no business of other answers."""
-        then, self.then = self.then, None  # whoever keeps the answer need not keep its listener
+        """Run the callback of a completed future, once. An exception in it does not affect other futures."""
+        then, self.then = self.then, None  # a kept future need not keep its callback alive
         if then is None:
             return
         try:
             then(self)
         except Exception as problem:  # noqa: BLE001 - as the event loop does with callbacks
-            context = {"message": "the listener of an answer failed", "exception": problem, "future": self}
+            context = {"message": "the callback of a commit future failed", "exception": problem, "future": self}
             self.get_loop().call_exception_handler(context)

@@ -1,10 +1,10 @@
-"""Payload encryption: a store around a store, which sees no payload in the clear.
+"""Payload encryption: a wrapper that hides all payloads from the store inside it.
 
-Encoded are log records, inbox items, blobs, snapshots, titles and the answers of promises. Readable stay the names of
-things: streams, agents, kinds, keys, tags, moments, sizes, and the sha256 by which equal inputs and equal bytes are
-recognised. What a store itself writes has no payload and is not encoded: the opening of a session, and wakes. Anything
-else that is not encoded is refused, unless the codec says that it accepts it. Blobs are kept under a name of their own
-per tenant, so that nobody depends on bytes that another tenant encoded, or that nobody did.
+Encoded are log records, inbox items, blobs, snapshots, titles and the resolutions of promises. Metadata stays readable:
+names of streams and agents, kinds, keys, tags, times, sizes, and the sha256 that identifies equal inputs and bytes.
+Records of the store itself (the opening of a session, and wakes) have no payload and are not encoded. Other plain
+payloads are refused, unless the codec accepts them. Each tenant has its own names for blobs, so it never depends on
+bytes that another tenant encoded or left plain.
 """
 
 from __future__ import annotations
@@ -39,50 +39,50 @@ from perdure.inbox.items import Wake
 from perdure.store.live import Piece, SideChannel
 from perdure.store.protocol import Store
 from perdure.store.shapes import START, AlreadyResolved, Annotated, InboxRow, Intervened, Loaded, Resolved, StreamInfo
-from perdure.vocab.promises import Err, Ok, PromiseState, Resolution
+from perdure.vocab.promises import Failure, Ok, PromiseState, Resolution
 from perdure.vocab.records import Row
 
 _TITLE = "sealed:"
 _FIELD = "sealed"
 
 
-class Codec(Protocol):
-    """Turns payloads into bytes that only it can read.
+class PayloadCodec(Protocol):
+    """Reversible encoding of payloads, for example encryption.
 
-    Law: `encode` gives the same bytes for the same data and context, so that a write whose answer got lost is
-    recognised when it is made again. `decode` must refuse bytes that were made for another context.
+    Law: `encode` gives the same bytes for the same data and context, so a write that is repeated after a lost reply is
+    recognised. `decode` must refuse bytes that were made for another context.
 
-    With an attribute `accept_plain = True`, payloads that were stored before there was a codec are read as they are.
-    Without it they are refused: who can write to the store could otherwise put anything there.
+    With an attribute `accept_plain = True`, payloads stored before the codec was configured are read as they are.
+    Without it they are refused, because a writer with access to the store could forge them.
     """
 
     def encode(self, data: bytes, context: bytes) -> bytes:
-        """Hide a payload. `context` says where it will stand; it is bound to the bytes and not part of them."""
+        """Encode a payload. `context` names its position; the result is bound to it and does not contain it."""
         ...
 
     def decode(self, data: bytes, context: bytes) -> bytes:
-        """The payload again. Raises whatever it likes if that cannot be done."""
+        """Decode a payload; raise any exception if the bytes or the context do not fit."""
         ...
 
 
-def encoded(store: Store, codec: Codec, tenant: Tenant = DEFAULT_TENANT) -> Store:
-    """The same store, with every payload encoded. One that is encoded already stays as it is.
+def encoded(store: Store, codec: PayloadCodec, tenant: Tenant = DEFAULT_TENANT) -> Store:
+    """Wrap a store so that every payload is encoded; return a store that is wrapped already unchanged.
 
-    `tenant` is whose bytes are meant where no stream is named.
+    `tenant` is the tenant of blob reads without a stream.
     """
     return store if isinstance(store, EncodedStore) else cast(Store, EncodedStore(store, codec, tenant))
 
 
 class Hide(Protocol):
-    """From a text to another, bound to where it stands."""
+    """A function that encodes or decodes a text, bound to its position."""
 
     def __call__(self, text: str, *where: str) -> str:
-        """The other text."""
+        """Return the converted text."""
         ...
 
 
 class EncodedChannel:
-    """The side channel, with every text encoded. Places stay where they are, in characters of what was said."""
+    """The side channel with encoded texts. Offsets still count the characters of the plain text."""
 
     def __init__(self, channel: SideChannel, hide: Hide, show: Hide) -> None:
         self._channel = channel
@@ -90,17 +90,17 @@ class EncodedChannel:
         self._show = show
 
     async def put(self, pieces: Sequence[Piece], *, over: Sequence[tuple[StreamId, int]] = (), now: int) -> None:
-        """Add pieces, encoded."""
+        """Encode and add pieces."""
         hidden = [replace(piece, text=self._hide(piece.text, *_place(piece))) for piece in pieces]
         await self._channel.put(hidden, over=over, now=now)
 
     async def read(self, stream: StreamId) -> tuple[Piece, ...]:
-        """Pieces, decoded."""
+        """Return the decoded pieces of a stream."""
         found = await self._channel.read(stream)
         return tuple(replace(piece, text=self._show(piece.text, *_place(piece))) for piece in found)
 
     async def forget(self, stream: StreamId) -> None:
-        """The stream is gone."""
+        """Delete all pieces of a stream that was deleted."""
         await self._channel.forget(stream)
 
 
@@ -109,9 +109,9 @@ def _place(piece: Piece) -> tuple[str, ...]:
 
 
 class EncodedStore:
-    """See the module. What has no payload goes straight through."""
+    """A store wrapper that encodes payloads (see the module). Calls without a payload pass through unchanged."""
 
-    def __init__(self, store: Store, codec: Codec, tenant: Tenant = DEFAULT_TENANT) -> None:
+    def __init__(self, store: Store, codec: PayloadCodec, tenant: Tenant = DEFAULT_TENANT) -> None:
         self._store = store
         self._codec = codec
         self._tenant = tenant
@@ -124,19 +124,19 @@ class EncodedStore:
 
     @property
     def live(self) -> SideChannel:
-        """What models write, encoded."""
+        """The side channel, with encoded texts."""
         return EncodedChannel(self._store.live, self._hidden, self._shown)
 
     def _hidden(self, text: str, *where: str) -> str:
-        return b64encode(self._seal(text.encode(), *where)).decode()
+        return b64encode(self._encrypt(text.encode(), *where)).decode()
 
     def _shown(self, text: str, *where: str) -> str:
-        sealed = _unwrapped(text)
-        return "" if sealed is None else self._open(sealed, *where).decode()
+        encrypted = _unwrapped(text)
+        return "" if encrypted is None else self._open(encrypted, *where).decode()
 
     # --- bytes
 
-    def _seal(self, data: bytes, *where: str) -> bytes:
+    def _encrypt(self, data: bytes, *where: str) -> bytes:
         try:
             return SEALED + self._codec.encode(data, _context(where))
         except Exception as problem:
@@ -156,29 +156,29 @@ class EncodedStore:
             raise _not_encrypted(what)
 
     def _entry(self, stream: StreamId, entry: Entry) -> Entry:
-        data = self._seal(entry.data, "log", stream, entry.kind, entry.key or "")
+        data = self._encrypt(entry.data, "log", stream, entry.kind, entry.key or "")
         return replace(entry, data=data)
 
     def _row(self, row: Row) -> Row:
         if row.seq == 1 and row.kind == "session_opened" and not row.data.startswith(SEALED):
-            return row  # the store's own: it names the agent, which is no secret
+            return row  # written by the store: the agent's name is not secret
         return replace(
             row, data=self._open(row.data, "log", row.stream, row.kind, row.key or "")
         )  # fmt: skip
 
     def _blob(self, stream: StreamId, blob: Blob) -> Blob:
-        return Blob(_name(stream, blob.hash), blob.media_type, self._seal(blob.data, "blob", blob.hash))
+        return Blob(_name(stream, blob.hash), blob.media_type, self._encrypt(blob.data, "blob", blob.hash))
 
     def _delivery(self, new: Delivery) -> Delivery:
-        sealed, opening = self._seal(new.data, "inbox", new.stream, new.source_key), new.opening
+        encrypted, opening = self._encrypt(new.data, "inbox", new.stream, new.source_key), new.opening
         if opening is not None:
-            opening = replace(opening, data=self._seal(opening.data, "log", new.stream, opening.kind, ""))
+            opening = replace(opening, data=self._encrypt(opening.data, "log", new.stream, opening.kind, ""))
         blobs = tuple(self._blob(new.stream, blob) for blob in new.blobs)
-        return replace(new, sealed=sealed, opening=opening, blobs=blobs)
+        return replace(new, encrypted=encrypted, opening=opening, blobs=blobs)
 
     def _item(self, row: InboxRow) -> InboxRow:
         if not row.data.startswith(SEALED) and isinstance(row.item, Wake):
-            return row  # the store's own: it only says to look
+            return row  # written by the store: a wake has no payload
         return replace(row, data=self._open(row.data, "inbox", row.stream, row.source_key))
 
     def _label(self, stream: StreamId, label: Label | None) -> Label | None:
@@ -195,27 +195,27 @@ class EncodedStore:
         return info
 
     def _written(self, words: str, what: str, stream: StreamId) -> str:
-        """A few words that stand in the row of a stream."""
-        return _TITLE + b64encode(self._seal(words.encode(), what, stream)).decode() if words else words
+        """Encode a short text for a column of a stream's row."""
+        return _TITLE + b64encode(self._encrypt(words.encode(), what, stream)).decode() if words else words
 
     def _words(self, text: str, what: str, stream: StreamId) -> str:
-        sealed = _unwrapped(text.removeprefix(_TITLE)) if text.startswith(_TITLE) else None
-        if sealed is None:
+        encrypted = _unwrapped(text.removeprefix(_TITLE)) if text.startswith(_TITLE) else None
+        if encrypted is None:
             self._check_plain(what)
             return text
-        return self._open(sealed, what, stream).decode()
+        return self._open(encrypted, what, stream).decode()
 
     def _resolution(self, promise: PromiseId, resolution: Resolution) -> Resolution:
-        if not isinstance(resolution, Ok | Err):
+        if not isinstance(resolution, Ok | Failure):
             return resolution
-        sealed = self._seal(encode(resolution), "promise", promise)
-        return Ok(value={_FIELD: b64encode(sealed).decode()})
+        encrypted = self._encrypt(encode(resolution), "promise", promise)
+        return Ok(value={_FIELD: b64encode(encrypted).decode()})
 
     def _answer(self, promise: PromiseId, resolution: Resolution) -> Resolution:
         match resolution:
-            case Ok(value={"sealed": str(text), **rest}) if not rest and (sealed := _unwrapped(text)) is not None:
-                return decode(self._open(sealed, "promise", promise), Resolution)
-            case Ok() | Err():
+            case Ok(value={"sealed": str(text), **rest}) if not rest and (encrypted := _unwrapped(text)) is not None:
+                return decode(self._open(encrypted, "promise", promise), Resolution)
+            case Ok() | Failure():
                 self._check_plain("answer")
                 return resolution
             case _:
@@ -229,13 +229,13 @@ class EncodedStore:
     # --- writing
 
     def append(self, plan: Plan) -> Awaitable[Receipt]:
-        """Append, encoded; submitted at the call."""
+        """Encode and append a plan; the plan is submitted at the call."""
         outer: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         try:
             inner = asyncio.ensure_future(self._store.append(self._plan(plan)))
         except Error as refusal:
             outer.set_exception(refusal)
-            outer.exception()  # nobody has to await it
+            outer.exception()  # mark as retrieved: callers need not await an append
             return outer
         if inner.done():
             self._settle(outer, inner)
@@ -251,7 +251,7 @@ class EncodedStore:
             return
         try:
             outer.set_result(self._receipt(inner.result()))
-        except Exception as problem:  # noqa: BLE001 - handed on to who awaits it
+        except Exception as problem:  # noqa: BLE001 - raised for the caller that awaits the future
             outer.set_exception(problem)
             outer.exception()
 
@@ -259,7 +259,7 @@ class EncodedStore:
         return replace(
             plan,
             entries=tuple(self._entry(plan.stream, entry) for entry in plan.entries),
-            sends=tuple(self._send(new) for new in plan.sends),
+            outbox=tuple(self._send(new) for new in plan.outbox),
             blobs=tuple(self._blob(plan.stream, blob) for blob in plan.blobs),
             drops=self._drops(plan.stream, plan.drops),
             snapshot=self._snapshot(plan.stream, plan.snapshot),
@@ -270,14 +270,14 @@ class EncodedStore:
         return (*names, *hashes) if self._accept_plain else names
 
     def _send(self, new: Delivery) -> Delivery:
-        """What it refers to is looked for under its name here: an append cannot ask first if it has an old one."""
+        """Encode an outbox entry. Blobs get their encoded names: an append cannot first query for plain ones."""
         return replace(self._delivery(new), refers=tuple(_name(new.stream, hash) for hash in new.refers))
 
     def _snapshot(self, stream: StreamId, snapshot: Snapshot | None) -> Snapshot | None:
         if snapshot is None:
             return None
-        sealed = self._seal(snapshot.data, "snapshot", stream, snapshot.code)
-        return Snapshot(snapshot.seq, snapshot.code, sealed)
+        encrypted = self._encrypt(snapshot.data, "snapshot", stream, snapshot.code)
+        return Snapshot(snapshot.seq, snapshot.code, encrypted)
 
     def _receipt(self, receipt: Receipt) -> Receipt:
         if not receipt.missed and not receipt.resolved:
@@ -287,15 +287,15 @@ class EncodedStore:
         return replace(receipt, missed=missed, resolved=resolved)
 
     async def admit(self, delivery: Delivery, *, claim_for: WorkerId | None = None) -> Admission:
-        """Admit, encoded."""
-        return await self._store.admit(await self._sealed(delivery), claim_for=claim_for)
+        """Encode and admit a delivery."""
+        return await self._store.admit(await self._encrypted(delivery), claim_for=claim_for)
 
-    async def _sealed(self, new: Delivery) -> Delivery:
+    async def _encrypted(self, new: Delivery) -> Delivery:
         refers = tuple([await self._stored(new.stream, hash) for hash in new.refers])
         return replace(self._delivery(new), refers=refers)
 
     async def _stored(self, stream: StreamId, hash: BlobHash) -> BlobHash:
-        """The name that bytes have in the store: what was stored before there was a codec has its old one."""
+        """Return the name of a blob in the store: its plain hash, if it was stored before the codec was configured."""
         name = _name(stream, hash)
         if not self._accept_plain:
             return name
@@ -308,28 +308,28 @@ class EncodedStore:
         return name
 
     async def annotate(self, stream: StreamId, entry: Entry, *, label: Label | None = None) -> Annotated:
-        """Annotate, encoded."""
+        """Encode and append an admitted record."""
         noted = await self._store.annotate(
             stream, self._entry(stream, entry), label=self._label(stream, label)
         )  # fmt: skip
         return replace(noted, row=self._row(noted.row))
 
     async def annotate_all(self, notes: Sequence[Note]) -> tuple[Annotated, ...]:
-        """Records encoded, each for its stream."""
-        sealed = [Note(n.stream, self._entry(n.stream, n.entry), self._label(n.stream, n.label)) for n in notes]
-        noted = await self._store.annotate_all(sealed)
+        """Encode and append admitted records to several streams, all or nothing."""
+        encrypted = [Note(n.stream, self._entry(n.stream, n.entry), self._label(n.stream, n.label)) for n in notes]
+        noted = await self._store.annotate_all(encrypted)
         return tuple(replace(one, row=self._row(one.row)) for one in noted)
 
     async def intervene(self, intervention: Intervention) -> Intervened:
-        """Intervene, encoded."""
+        """Encode and apply a control write."""
         stream, pause = intervention.stream, intervention.pause
-        new = await self._sealed(intervention.delivery) if intervention.delivery is not None else None
+        new = await self._encrypted(intervention.delivery) if intervention.delivery is not None else None
         notes = tuple(self._entry(stream, entry) for entry in intervention.notes)
         if pause is not None:
             pause = replace(pause, by=self._written(pause.by, "paused by", stream))
-        sends = tuple(self._send(other) for other in intervention.sends)
-        sealed = replace(intervention, delivery=new, notes=notes, pause=pause, sends=sends)
-        done = await self._store.intervene(sealed)
+        outbox = tuple(self._send(other) for other in intervention.outbox)
+        encrypted = replace(intervention, delivery=new, notes=notes, pause=pause, outbox=outbox)
+        done = await self._store.intervene(encrypted)
         return replace(done, notes=tuple(replace(noted, row=self._row(noted.row)) for noted in done.notes))
 
     async def delete(
@@ -338,50 +338,50 @@ class EncodedStore:
         *,
         beside: tuple[StreamId, ...] = (),
         edges: tuple[str, ...] = (),
-        sends: tuple[Delivery, ...] = (),
+        outbox: tuple[Delivery, ...] = (),
     ) -> bool:
-        """Delete; what others are told is encoded."""
-        sealed = tuple(self._send(new) for new in sends)
-        return await self._store.delete(stream, beside=beside, edges=edges, sends=sealed)
+        """Delete streams; encode the outbox entries."""
+        encrypted = tuple(self._send(new) for new in outbox)
+        return await self._store.delete(stream, beside=beside, edges=edges, outbox=encrypted)
 
     async def redact(self, redaction: Redaction) -> Annotated:
-        """Redact; what is left is encoded too."""
+        """Redact a record; encode its replacement."""
         stream, seq = redaction.stream, redaction.seq
         found = await self._store.read(stream, after=Seq(seq - 1), until=seq)
         where = (found[0].kind, found[0].key or "") if found else ("", "")
-        data = self._seal(redaction.data, "log", stream, *where)
+        data = self._encrypt(redaction.data, "log", stream, *where)
         answers = tuple((promise, self._resolution(promise, told)) for promise, told in redaction.answers)
         drops = self._drops(stream, redaction.drops)
         note = self._entry(stream, redaction.note)
-        sealed = replace(redaction, data=data, note=note, drops=drops, answers=answers)
-        noted = await self._store.redact(sealed)
+        encrypted = replace(redaction, data=data, note=note, drops=drops, answers=answers)
+        noted = await self._store.redact(encrypted)
         return replace(noted, row=self._row(noted.row))
 
     async def amend(self, amendment: Amendment) -> Annotated:
-        """Amend, encoded."""
+        """Encode and apply a conditional append."""
         stream = amendment.stream
-        sealed = replace(
+        encrypted = replace(
             amendment,
             entry=self._entry(stream, amendment.entry),
             blobs=tuple(self._blob(stream, blob) for blob in amendment.blobs),
             drops=self._drops(stream, amendment.drops),
             snapshot=self._snapshot(stream, amendment.snapshot),
         )
-        noted = await self._store.amend(sealed)
+        noted = await self._store.amend(encrypted)
         return replace(noted, row=self._row(noted.row))
 
     async def create(self, new: NewStream) -> None:
-        """Create, encoded."""
-        sealed = replace(
+        """Encode and create a stream with its history."""
+        encrypted = replace(
             new,
             entries=tuple(self._entry(new.stream, entry) for entry in new.entries),
             blobs=tuple(self._blob(new.stream, blob) for blob in new.blobs),
             label=self._label(new.stream, new.label) or new.label,
         )
-        await self._store.create(sealed)
+        await self._store.create(encrypted)
 
     async def promise(self, promise: PromiseState) -> PromiseState:
-        """Create a promise, its answer encoded if it has one."""
+        """Create a promise; encode its resolution if it has one."""
         if promise.resolution is not None:
             told = self._resolution(promise.id, promise.resolution)
             promise = replace(promise, resolution=told)
@@ -390,7 +390,7 @@ class EncodedStore:
     async def resolve(
         self, promise: PromiseId, resolution: Resolution, *, now: int, make: PromiseState | None = None
     ) -> Resolved:
-        """Answer a promise, encoded."""
+        """Encode a resolution and resolve a promise with it."""
         answered = await self._store.resolve(promise, self._resolution(promise, resolution), now=now, make=make)
         if isinstance(answered, AlreadyResolved):
             return AlreadyResolved(self._answer(promise, answered.resolution))
@@ -399,15 +399,15 @@ class EncodedStore:
     async def resolve_all(
         self, answers: Sequence[tuple[PromiseState, Resolution]], *, now: int
     ) -> dict[PromiseId, Resolution]:
-        """Answer several promises, encoded."""
-        sealed = [(made, self._resolution(made.id, resolution)) for made, resolution in answers]
-        closed = await self._store.resolve_all(sealed, now=now)
+        """Encode resolutions and resolve several promises with them, all or none."""
+        encrypted = [(made, self._resolution(made.id, resolution)) for made, resolution in answers]
+        closed = await self._store.resolve_all(encrypted, now=now)
         return {promise: self._answer(promise, told) for promise, told in closed.items()}
 
     # --- reading
 
     async def load(self, stream: StreamId, *, code: str) -> Loaded:
-        """Load, decoded."""
+        """Return the decoded data that a new owner folds."""
         loaded = await self._store.load(stream, code=code)
         snapshot = loaded.snapshot
         if snapshot is not None:
@@ -416,27 +416,27 @@ class EncodedStore:
         return Loaded(snapshot, rows, tuple(self._item(row) for row in loaded.inbox))
 
     async def inbox(self, stream: StreamId) -> tuple[InboxRow, ...]:
-        """The inbox, decoded."""
+        """Return a stream's decoded inbox rows."""
         return tuple(self._item(row) for row in await self._store.inbox(stream))
 
     async def read(
         self, stream: StreamId, *, after: Seq = START, until: Seq | None = None, limit: int | None = None
     ) -> tuple[Row, ...]:
-        """Log rows, decoded."""
+        """Return decoded log rows."""
         found = await self._store.read(stream, after=after, until=until, limit=limit)
         return tuple(self._row(row) for row in found)
 
     async def find(self, stream: StreamId, key: str) -> Row | None:
-        """The row with this log key, decoded."""
+        """Return the decoded row with this log key, or None."""
         found = await self._store.find(stream, key)
         return self._row(found) if found is not None else None
 
     async def count(self, stream: StreamId, begins: str, *, until: Seq) -> int:
-        """How many rows up to `until` have a log key that begins like this: keys are not encoded."""
+        """Return the number of rows up to `until` whose log key begins with `begins`; keys are not encoded."""
         return await self._store.count(stream, begins, until=until)
 
     async def stream(self, stream: StreamId) -> StreamInfo | None:
-        """One stream's row, its title decoded."""
+        """Return one stream's row with a decoded title, or None."""
         found = await self._store.stream(stream)
         return self._info(found) if found is not None else None
 
@@ -449,7 +449,7 @@ class EncodedStore:
         before: tuple[int, StreamId] | None = None,
         tag: str | None = None,
     ) -> tuple[StreamInfo, ...]:
-        """Streams, their titles decoded."""
+        """Return streams with decoded titles."""
         found = await self._store.streams(tenant=tenant, kind=kind, limit=limit, before=before, tag=tag)
         return tuple(self._info(info) for info in found)
 
@@ -463,32 +463,32 @@ class EncodedStore:
         before: int | None = None,
         agent: str | None = None,
     ) -> tuple[StreamInfo, ...]:
-        """Streams, their titles decoded."""
+        """Return streams with decoded titles."""
         found = await self._store.newest(tenant=tenant, kind=kind, limit=limit, before=before, tag=tag, agent=agent)
         return tuple(self._info(info) for info in found)
 
     async def marks(self, streams: Sequence[StreamId], key: str) -> tuple[Row, ...]:
-        """Records, decoded."""
+        """Return decoded records."""
         return tuple(self._row(row) for row in await self._store.marks(streams, key))
 
     async def peek(self, promise: PromiseId) -> PromiseState | None:
-        """A promise as it is now, decoded."""
+        """Return a promise's current, decoded state, or None."""
         found = await self._store.peek(promise)
         return self._state(found) if found is not None else None
 
     async def asked(
         self, *, tenant: Tenant, limit: int, after: tuple[int, PromiseId] | None = None
     ) -> tuple[PromiseState, ...]:
-        """What people are asked; nothing of it is encoded before it is answered."""
+        """Return unresolved requests to people; only resolutions are encoded."""
         return await self._store.asked(tenant=tenant, limit=limit, after=after)
 
     async def asked_as(self, *, tenant: Tenant, prefix: str, limit: int) -> tuple[PromiseState, ...]:
-        """What people were asked, their answers decoded."""
+        """Return requests to people with decoded resolutions."""
         found = await self._store.asked_as(tenant=tenant, prefix=prefix, limit=limit)
         return tuple(self._state(state) for state in found)
 
     async def blob(self, hash: BlobHash, *, stream: StreamId | None = None) -> Blob:
-        """Stored bytes, decoded."""
+        """Return decoded bytes."""
         whose = stream if stream is not None else session_stream(self._tenant, SessionId("any"))
         try:
             found = await self._store.blob(await self._stored(whose, hash), stream=stream)
@@ -500,12 +500,12 @@ class EncodedStore:
 
 
 def _name(stream: StreamId, hash: BlobHash) -> BlobHash:
-    """Under which name encoded bytes are stored: each tenant has its own, and never that of the bytes themselves."""
+    """Return the name of encoded bytes: different for each tenant, and never the hash of the plain bytes."""
     return BlobHash(sha256(join("sealed", stream_names(stream)[0], hash).encode()).hexdigest())
 
 
 def _unwrapped(text: str) -> bytes | None:
-    """An encoded payload that was written as text; None if it is just some text."""
+    """Return the encoded payload in a text; None for a plain text."""
     try:
         data = b64decode(text, validate=True)
     except ValueError:
@@ -517,8 +517,8 @@ def _not_encrypted(what: str) -> Error:
     return Error(
         Code.CODEC_FAILED,
         f"a stored payload ({what}) is not encrypted",
-        because="it was written without a codec",
-        hint="AesGcm(..., accept_plain=True) accepts what was stored before encryption was turned on",
+        because="the payload was written without a codec",
+        hint="AesGcmCodec(..., accept_plain=True) accepts payloads stored before encryption was turned on",
     )
 
 
@@ -532,5 +532,5 @@ def _failed(what: str, problem: Exception) -> Error:
         Code.CODEC_FAILED,
         what,
         because=because,
-        hint="give Runtime(codec=...) every key that payloads were written with",
+        hint="pass every key that payloads were written with to Runtime(payload_codec=...)",
     )

@@ -1,7 +1,7 @@
-"""The side channel: what models are writing this moment, for observers in other processes.
+"""The side channel: live model text for observers in other processes.
 
-Nothing depends on it: it may lose anything, at any time, and is no part of a commit. What it holds of a stream is gone
-once the reply is in the log.
+No correctness depends on the channel: it may lose any piece at any time and is not part of a commit. The pieces of a
+reply are deleted once the reply is in the log.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import msgspec
 from perdure.ids import EffectId, Seq, StreamId, TurnId
 
 KEPT_MS = 86_400_000
-"""What a worker that died has left behind is swept after a day."""
+"""Pieces of a dead worker are deleted after a day."""
 
 
 class Piece(msgspec.Struct, frozen=True, gc=False):
-    """Some of what a model writes: from the place `start` of all it has said in this `run` of a call.
+    """A piece of live model text, from offset `start` in the text of this `run` of a call.
 
-    A call that is asked again, because its worker died, is another run of it: the fence of who asks. `seq` is how far
-    the log was when the run began. An empty piece tells that the model writes something which is not shown: a call.
+    A model call repeated after its worker died is another run, numbered by the fence of its worker. `seq` is the last
+    seq of the log when the run began. An empty piece marks output that is not shown, such as a tool call.
     """
 
     stream: StreamId
@@ -35,21 +35,21 @@ class Piece(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def end(self) -> int:
-        """Where it ends."""
+        """The offset after the last character."""
         return self.start + len(self.text)
 
 
 class SideChannel(Protocol):
-    """Pieces of texts, by stream."""
+    """Pieces of live text, by stream."""
 
     async def put(self, pieces: Sequence[Piece], *, over: Sequence[tuple[StreamId, int]] = (), now: int) -> None:
-        """Add pieces, after forgetting those of streams whose call is over: of these runs, and earlier ones."""
+        """Delete the pieces of ended calls, given as streams and runs, with those of earlier runs; then add pieces."""
         ...
 
     async def read(self, stream: StreamId) -> tuple[Piece, ...]:
-        """What there is of a stream, in the order of its places, the latest run last."""
+        """Return the pieces of a stream by run and offset, the latest run last."""
         ...
 
     async def forget(self, stream: StreamId) -> None:
-        """The stream is gone."""
+        """Delete all pieces of a stream that was deleted."""
         ...

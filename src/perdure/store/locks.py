@@ -1,7 +1,7 @@
-"""Who is alive on this machine: one OS lock per worker, on a file of its own.
+"""Liveness of the workers of this machine: one OS lock per worker, each on its own file.
 
-Law: the kernel frees a lock when its process ends, however it ends. A lock that can be taken therefore means dead
-*now*; a lock that is held means nothing is certain, and only the lease says whether to wait any longer.
+Law: the kernel frees a lock when its process ends for any reason. A free lock therefore proves that the worker is dead
+*now*. A held lock proves nothing; then only the lease decides.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ except ImportError:  # a platform without flock: leases alone decide there
     fcntl = None
 
 _MAX_NAME = 200
-_PATIENCE_S = 0.5
+_LOCK_TIMEOUT_S = 0.5
 
 
 def boot_id() -> str:
-    """Names this boot of this machine: monotonic readings of one boot mean nothing in another."""
+    """Return an id of this boot of this machine. Monotonic times of different boots cannot be compared."""
     with suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     booted_s = time.time() - time.monotonic()
@@ -40,7 +40,7 @@ def _identity(descriptor: int) -> str:
 
 
 _kept: list[int] = []
-"""Locks of workers that retired with loose ends; only the end of the process frees them."""
+"""Locks of deregistered workers whose calls may still be running; only the end of the process frees them."""
 
 
 class WorkerLocks:
@@ -51,12 +51,12 @@ class WorkerLocks:
         self._held: dict[WorkerId, int] = {}
 
     def hold(self, worker: WorkerId) -> bool:
-        """Take this worker's lock for as long as the process lives. False where the platform has none."""
+        """Take this worker's lock for the lifetime of the process. Return False on a platform without file locks."""
         if fcntl is None:
             return False
         if worker in self._held:
             return True
-        give_up = time.monotonic() + _PATIENCE_S
+        give_up = time.monotonic() + _LOCK_TIMEOUT_S
         while (descriptor := self._try_hold(self._path(worker))) is None:
             if time.monotonic() > give_up:
                 raise Error(Code.STORE_FAILED, f"a worker called {worker} is alive elsewhere", worker=worker)
@@ -73,23 +73,24 @@ class WorkerLocks:
             return None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # somebody asks `is_free` at this moment
+        except OSError:  # held for an instant by a concurrent `is_free`
             os.close(descriptor)
             return None
         return descriptor
 
     def holds(self, worker: WorkerId) -> bool:
-        """Whether the lock is ours."""
+        """Return whether this process holds the lock."""
         return worker in self._held
 
     def identity(self, worker: WorkerId) -> str:
-        """Names the file behind a lock that is ours; within one boot, no other file is called like that."""
+        """Return the identity of the file behind a lock of this process. The identity is unique within one boot."""
         descriptor = self._held.get(worker)
         return "" if descriptor is None else _identity(descriptor)
 
     def is_free(self, worker: WorkerId, *, identity: str = "") -> bool:
-        """Whether this worker's process is certainly gone. A missing file proves nothing, and neither does another
-        file than the one of that identity, if one is given.
+        """Return whether this worker's process has certainly ended.
+
+        A missing file proves nothing, and neither does a file with another identity than the given one.
         """
         if fcntl is None or worker in self._held:
             return False
@@ -100,7 +101,7 @@ class WorkerLocks:
         try:
             if identity and _identity(descriptor) != identity:
                 return False
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two who ask do not mislead each other
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: concurrent checks succeed
         except OSError:
             return False
         finally:
@@ -108,27 +109,27 @@ class WorkerLocks:
         return True
 
     def release(self, worker: WorkerId) -> None:
-        """Give the lock back and remove its file."""
+        """Release the lock and remove its file."""
         with suppress(FileNotFoundError):
             self._path(worker).unlink()
         self.drop(worker)
-        with suppress(OSError):  # the last one puts out the light
+        with suppress(OSError):  # the folder is empty only after the last worker
             self._directory.rmdir()
 
     def keep(self, worker: WorkerId) -> None:
-        """Hold the lock until the process ends, whatever becomes of the store: something may still be running."""
+        """Hold the lock until the process ends, even if the store is closed: a call may still be running."""
         descriptor = self._held.pop(worker, None)
         if descriptor is not None:
             _kept.append(descriptor)
 
     def drop(self, worker: WorkerId) -> None:
-        """Let go of the lock and leave its file, as a dying process does."""
+        """Release the lock and leave its file, as a dying process does."""
         descriptor = self._held.pop(worker, None)
         if descriptor is not None:
             os.close(descriptor)
 
     def drop_all(self) -> None:
-        """Let go of every lock. In a forked child this closes the copies only: the parent keeps its locks."""
+        """Release every lock. In a forked child this closes only the copies: the parent keeps its locks."""
         for worker in list(self._held):
             self.drop(worker)
 

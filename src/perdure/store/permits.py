@@ -1,7 +1,7 @@
-"""Permits: how many may do the same thing at once, counted across all workers of a store.
+"""Permits: limits on concurrent work, enforced across all workers of a store.
 
-Law: among the workers that are not gone, never more hold a permit of a name than its limit said when it was given.
-Whoever asks gets all permits it needs or none, in the order of asking, so nobody waits while it holds a part.
+Law: among live workers, the granted permits of a name never exceed the limit given with the request. A request gets
+all its permits at once or none, in request order, so limits cannot deadlock.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from perdure.ids import WorkerId
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """One holder and the limits it falls under: name and how many may hold it at once. Without `waits`, it is not
-    remembered that it was refused."""
+class PermitRequest:
+    """A request of one holder for a permit of every limit: name and maximum number of holders.
+
+    Without `waits`, a refused request is not queued."""
 
     holder: str
     limits: tuple[tuple[str, int], ...]
@@ -24,7 +25,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Permit:
-    """One that is held, or waited for. That of a worker that is gone (not `alive`) counts for nothing."""
+    """A granted or queued permit. A permit of a dead worker (not `alive`) does not count."""
 
     name: str
     holder: str
@@ -34,11 +35,13 @@ class Permit:
     alive: bool = True
 
 
-def allot(known: Sequence[Permit], asks: Iterable[Ask], worker: WorkerId) -> tuple[frozenset[str], tuple[Permit, ...]]:
-    """Who of those for whom a worker asks holds its permits now, and what has to be written for it.
+def allot(
+    known: Sequence[Permit], asks: Iterable[PermitRequest], worker: WorkerId
+) -> tuple[frozenset[str], tuple[Permit, ...]]:
+    """Return the holders of a worker's requests that have their permits now, and the permit rows to write.
 
-    `known` is everything about the names in question, in the order of asking. A holding is that of one worker: what
-    another has for the same holder is taken. What is returned has no moment yet: that of the asking.
+    `known` contains all permits of the requested names, in request order. A permit belongs to one worker: a permit of
+    another worker for the same holder counts against the limit. The store sets the request time of the rows.
     """
     rows = [permit for permit in known if permit.alive]
     granted: set[str] = set()
@@ -65,5 +68,5 @@ def allot(known: Sequence[Permit], asks: Iterable[Ask], worker: WorkerId) -> tup
 
 
 def _ahead(rows: Sequence[Permit], name: str, place: int) -> int:
-    """How many hold a permit of that name, or asked for it before."""
+    """Return the number of permits of this name that are granted or were requested earlier."""
     return sum(row.name == name and (row.granted or at < place) for at, row in enumerate(rows) if at != place)

@@ -1,4 +1,4 @@
-"""What a store must do. Laws: `perdure.testing.laws`."""
+"""The store protocol; `perdure.testing.laws` contains its laws."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from perdure.commit.plan import Blob, Entry, Plan, Receipt
 from perdure.ids import BlobHash, PromiseId, Seq, StreamId, Tenant, WorkerId
 from perdure.inbox.admit import Admission, Delivery
 from perdure.store.live import SideChannel
-from perdure.store.permits import Ask, Permit
+from perdure.store.permits import Permit, PermitRequest
 from perdure.store.shapes import (
     EVERYTHING,
     START,
+    AlreadyOwned,
     Annotated,
     Claim,
     Counters,
     Diagnosis,
     Head,
-    Held,
     InboxRow,
     Intervened,
     Loaded,
-    Ready,
+    ReadyStream,
     Resolved,
     Serves,
     StreamInfo,
@@ -34,21 +34,21 @@ from perdure.vocab.records import Row
 
 
 class Store(Protocol):
-    """Durable streams with leases, inboxes, promises, timers and blobs, in one transactional place."""
+    """A transactional store of durable streams, with leases, inboxes, promises, timers and blobs."""
 
     counters: Counters
 
     @property
     def live(self) -> SideChannel:
-        """What models are writing this moment, for observers in other processes."""
+        """The side channel: live model text for observers in other processes."""
         ...
 
     async def open(self) -> None:
-        """Connect, check that the store is ours and not newer, migrate it forward."""
+        """Connect, refuse a foreign or newer store, and migrate the store forward."""
         ...
 
     async def close(self) -> None:
-        """Finish what was submitted, release connections and locks. Safe to call twice."""
+        """Finish submitted writes, release connections and locks. Safe to call twice."""
         ...
 
     # --- workers and leases
@@ -64,83 +64,85 @@ class Store(Protocol):
         concurrency: int = 0,
         queues: tuple[str, ...] | None = None,
     ) -> None:
-        """Make a worker known and alive; `host` is the machine it says it is on. It drives `concurrency` streams at
-        once, of these queues (None: of all).
+        """Register a worker as alive.
+
+        `host` is the name of its machine. The worker drives up to `concurrency` streams of these queues (None: all).
         """
         ...
 
     async def renew(self, worker: WorkerId) -> None:
-        """Extend a worker's lease: one statement, whatever it holds."""
+        """Extend a worker's lease with one statement, regardless of the number of its streams."""
         ...
 
     def lease_live(self, worker: WorkerId) -> bool:
-        """Whether this worker's lease has certainly not lapsed. Reads a local clock; never waits."""
+        """Return whether this worker's lease has certainly not lapsed, by a local clock and without blocking."""
         ...
 
-    async def retire(self, worker: WorkerId, *, loose_ends: bool = False) -> None:
-        """The worker ends in order: what it held is free at once.
+    async def deregister(self, worker: WorkerId, *, abandoned_calls: bool = False) -> None:
+        """Deregister a worker and release its streams at once.
 
-        With `loose_ends`, something that it started may still be running: it counts as dead only when its process is.
+        With `abandoned_calls`, a call that it started may still run: the worker is dead only when its process has
+        ended.
         """
         ...
 
     async def workers(self) -> tuple[WorkerInfo, ...]:
-        """All workers that are known."""
+        """Return all registered workers."""
         ...
 
     async def is_dead(self, worker: WorkerId) -> bool:
-        """Whether it is certain that this worker does nothing any more. A lapsed lease alone is not certainty."""
+        """Return whether this worker has certainly ended. A lapsed lease does not prove that."""
         ...
 
     async def exchange(
-        self, worker: WorkerId, *, asks: Sequence[Ask] = (), back: Sequence[str] = (), now: int
+        self, worker: WorkerId, *, asks: Sequence[PermitRequest] = (), back: Sequence[str] = (), now: int
     ) -> frozenset[str]:
-        """Give permits back, and ask for others: the holders that have theirs now. The others of `asks` are in line,
-        and are looked at again when they are asked for again.
+        """Release the permits of the holders in `back` and request those in `asks`; return the granted holders.
 
-        What a worker holds counts as long as it is not gone.
+        Other requests are queued; a repeated request checks them again. The permits of a worker count until its lease
+        lapses or its process ends.
         """
         ...
 
     async def permits(self) -> tuple[Permit, ...]:
-        """Every permit that is held or waited for, in the order of asking."""
+        """Return all granted and queued permits, in request order."""
         ...
 
     # --- streams
 
     def append(self, plan: Plan) -> Awaitable[Receipt]:
-        """Make a plan durable: all of it, or nothing.
+        """Make a plan durable, all or nothing.
 
-        Submitted in the order of the calls, at the call; awaiting waits for durability. Cancelling the awaiting
-        caller does not cancel the write. The same plan again returns the first receipt.
+        The call submits the plan, so plans take effect in call order; awaiting the result waits for durability.
+        Cancelling the caller does not cancel the write. The same plan again returns the first receipt.
 
         Raises (when awaited):
-            Error: `lease_lost` for a stale fence, `gate_closed` for a taken record key (or one that forbids it),
-                `commit_conflict` for other content under the same (stream, fence, n), `approval_stale` for an answer
-                in `uses` that allows nothing. Nothing was written.
+            Error: `lease_lost` for a stale fence, `gate_closed` for a taken log key, `commit_conflict` for a known
+                (stream, fence, n) with other content, `approval_stale` for an invalid approval. Nothing was written.
         """
         ...
 
     async def admit(self, delivery: Delivery, *, claim_for: WorkerId | None = None) -> Admission:
-        """Put something into a stream's inbox, once, with the bytes it refers to. With `claim_for`, also claim the
-        stream if it is idle and nobody holds it, dead or alive.
+        """Put a delivery into a stream's inbox once, with the bytes that it refers to.
+
+        With `claim_for`, also claim the stream if it is idle and has no owner, dead or alive.
 
         Raises:
             Error: `session_unknown` if the stream does not exist and the delivery opens none;
-                `session_agent_conflict` if it belongs to another agent; `blob_unknown` if it refers to bytes that no
-                stream of its tenant has. Nothing was written.
+                `session_agent_conflict` if the stream belongs to another agent; `blob_unknown` if no stream of the
+                tenant has the bytes. Nothing was written.
         """
         ...
 
     async def annotate(self, stream: StreamId, entry: Entry, *, label: Label | None = None) -> Annotated:
-        """Append an admitted record, by anyone, unfenced. `entry.key` decides: the first one stands.
+        """Append an admitted record, without a fence. The first record under `entry.key` wins.
 
-        With `label`, the stream is listed and found by it from now on.
+        A new record with `label` also changes the stream's title and tags.
         """
         ...
 
     async def annotate_all(self, notes: Sequence[Note]) -> tuple[Annotated, ...]:
-        """Append admitted records to several streams, each with its label: all of them, or nothing.
+        """Append admitted records to several streams, each with its label, all or nothing.
 
         Raises:
             Error: `session_unknown` if one of the streams does not exist. Nothing was written.
@@ -148,18 +150,18 @@ class Store(Protocol):
         ...
 
     async def intervene(self, intervention: Intervention) -> Intervened:
-        """Do something to a stream from outside, in one transaction.
+        """Apply a control write in one transaction.
 
         Raises:
-            Error: `session_unknown`; `commit_conflict` if what was to be withdrawn does not wait any more, or something
-                came behind it; whatever `admit` refuses a delivery for. Nothing was written.
+            Error: `session_unknown`, `commit_conflict` if an inbox row to withdraw is no longer queued or a later row
+                has arrived, or an error of `admit` for the delivery. Nothing was written.
         """
         ...
 
     async def redact(self, redaction: Redaction) -> Annotated:
-        """Take what a record said out of the store, physically; once. Again, it changes nothing.
+        """Delete the content of a record physically, once. A repetition changes nothing.
 
-        The bytes are gone from what the store keeps when this returns, unless somebody is reading them this moment.
+        The bytes are removed from the store before this returns, unless a concurrent reader delays that.
 
         Raises:
             Error: `session_unknown`, `record_unknown`, `commit_conflict` if the stream has moved. Nothing was written.
@@ -167,8 +169,9 @@ class Store(Protocol):
         ...
 
     async def amend(self, amendment: Amendment) -> Annotated:
-        """Add a record to a stream that nobody drives, with the bytes it brings and without those it lets go; once. If
-        its log key is taken, nothing is written, and the record that has it is returned.
+        """Append one record to an unowned stream, or return the record that already has its log key.
+
+        The append also adds and removes the stream's blob references.
 
         Raises:
             Error: `session_unknown`. Nothing was written.
@@ -176,49 +179,52 @@ class Store(Protocol):
         ...
 
     async def create(self, new: NewStream) -> None:
-        """A stream with its past, all of it or nothing.
+        """Create a stream with its history, all or nothing.
 
         Raises:
-            Error: `session_exists`; `session_unknown` if the stream it belongs to is not there; `gate_closed` or
-                `input_key_conflict` for a log key or an input key that is there twice.
+            Error: `session_exists`; `session_unknown` if the stream `beside` it does not exist; `gate_closed` or
+                `input_key_conflict` for a duplicate log key or input key.
         """
         ...
 
-    async def claim(self, stream: StreamId, worker: WorkerId) -> Claim | Held | None:
-        """Take a stream that no live worker holds, or that its owner leaves waiting (see `claimable`), or that this
-        worker holds. Raises the fence. None: no such stream, or it is paused and not this worker's.
+    async def claim(self, stream: StreamId, worker: WorkerId) -> Claim | AlreadyOwned | None:
+        """Claim a stream and raise its fence; return the claim, or the live worker that owns the stream.
+
+        Claimable are a stream without a live owner, a stream of this worker, and a stream that its owner neglects (see
+        `claimable`). The result is None for an unknown stream, and for a paused one that this worker does not own.
 
         Raises:
-            Error: `format_newer` if the stream has records this version cannot read.
+            Error: `format_newer` if the stream has records that this version cannot read.
         """
         ...
 
     async def claimable(
         self, worker: WorkerId, *, limit: int, now: int, serves: Serves = EVERYTHING
     ) -> tuple[StreamId, ...]:
-        """Streams with work that this worker may drive: nobody alive holds them, or it holds them itself (those that
-        it drives are `besides`), or whoever holds them leaves them waiting.
+        """Return streams with work that this worker may drive, in order.
 
-        Left waiting is what is idle, if its owner has written something under its claim, but nothing in the last
-        `PATIENCE_MS` of the store's clock, for which something has been in the inbox. That owner may be full, or too
-        old, or not serve that queue any more.
+        A worker may drive streams without a live owner, its own streams that are not in `driving`, and neglected
+        streams. A neglected stream is idle and has had an inbox row for `IDLE_OWNER_GRACE_MS` of the store's clock. The
+        owner of such a stream has written under its claim before, but not in that time. The owner may be full, too old,
+        or no longer serve the queue.
 
-        Work is an inbox row (for a parked stream: one that is news), a due timer, or an unfinished turn (`active`). A
-        paused stream has none. The highest priority is first; then one stream of every
-        tenant before the second of any; then whoever is ready for longest: since its work came, or since its owner last
-        wrote something.
+        Work is an inbox row (for a parked stream: a wake), a due timer, or an unfinished turn (`active`). A paused
+        stream has no work. The highest priority comes first. Within a priority, one stream of every tenant precedes
+        the second of any. Then the longest ready stream comes first, counted from the arrival of its work or the last
+        write of its owner.
         """
         ...
 
     async def claim_ready(
         self, worker: WorkerId, *, limit: int, now: int, serves: Serves = EVERYTHING
-    ) -> tuple[Ready, ...]:
-        """What `claimable` tells, and those that nobody holds are claimed with it. Who does the same at that moment
-        gets others."""
+    ) -> tuple[ReadyStream, ...]:
+        """Return claimable streams and claim the free ones in the same statement.
+
+        Concurrent callers get disjoint sets."""
         ...
 
     async def place(self, stream: StreamId, queue: str | None, priority: int | None) -> None:
-        """Give a stream a queue and a priority of its own; None: those of its agent.
+        """Set a stream's own queue and priority; None means those of its agent.
 
         Raises:
             Error: `session_unknown`.
@@ -226,33 +232,33 @@ class Store(Protocol):
         ...
 
     async def next_due(self) -> int | None:
-        """The earliest timer of all streams."""
+        """Return the earliest due time of all timers, or None."""
         ...
 
     async def load(self, stream: StreamId, *, code: str) -> Loaded:
-        """What a new owner folds. Snapshots written by another code version are passed over."""
+        """Return the data that a new owner folds. Snapshots of another code version are ignored."""
         ...
 
     async def inbox(self, stream: StreamId) -> tuple[InboxRow, ...]:
-        """What waits for a stream, oldest first. Always all unconsumed rows, never rows after some id."""
+        """Return all unconsumed inbox rows of a stream, oldest first."""
         ...
 
     async def read(
         self, stream: StreamId, *, after: Seq = START, until: Seq | None = None, limit: int | None = None
     ) -> tuple[Row, ...]:
-        """Log rows in order, `after` exclusive, `until` inclusive."""
+        """Return log rows in order; `after` is exclusive, `until` inclusive."""
         ...
 
     async def find(self, stream: StreamId, key: str) -> Row | None:
-        """The row with this log key."""
+        """Return the row with this log key, or None."""
         ...
 
     async def count(self, stream: StreamId, begins: str, *, until: Seq) -> int:
-        """How many rows up to `until` have a log key that begins like this."""
+        """Return the number of rows up to `until` whose log key begins with `begins`."""
         ...
 
     async def stream(self, stream: StreamId) -> StreamInfo | None:
-        """One stream's row."""
+        """Return one stream's row, or None."""
         ...
 
     async def streams(
@@ -264,8 +270,9 @@ class Store(Protocol):
         before: tuple[int, StreamId] | None = None,
         tag: str | None = None,
     ) -> tuple[StreamInfo, ...]:
-        """Streams, the most recently changed first; `before` continues after the last row of the page before. With
-        `tag`, only those that have it."""
+        """Return streams, most recently changed first; with `tag`, only streams that have it.
+
+        `before` continues after the last row of the previous page."""
         ...
 
     async def newest(
@@ -278,21 +285,22 @@ class Store(Protocol):
         before: int | None = None,
         agent: str | None = None,
     ) -> tuple[StreamInfo, ...]:
-        """Streams that have a tag, the latest made first; `before` continues after the `number` of the last one. With
-        `agent`, only those of that agent. A page without `agent` reads as many rows as it has, however many streams
-        there are."""
+        """Return streams with a tag, most recently created first; with `agent`, only those of that agent.
+
+        `before` continues after the `number` of the last stream. Without `agent`, a page reads only the rows that it
+        returns."""
         ...
 
     async def marks(self, streams: Sequence[StreamId], key: str) -> tuple[Row, ...]:
-        """The first record of each of these streams, and the one that has this log key: all in one look."""
+        """Return the first record of each of these streams and its record under a log key, in one query."""
         ...
 
     async def heads(self, streams: Sequence[StreamId]) -> dict[StreamId, Head]:
-        """Where these streams end, those that exist: all in one look."""
+        """Return the heads of those streams that exist, in one query."""
         ...
 
     async def drop_snapshot(self, stream: StreamId) -> None:
-        """Forget a snapshot; nothing else changes."""
+        """Delete a stream's snapshot; nothing else changes."""
         ...
 
     async def delete(
@@ -301,84 +309,86 @@ class Store(Protocol):
         *,
         beside: tuple[StreamId, ...] = (),
         edges: tuple[str, ...] = (),
-        sends: tuple[Delivery, ...] = (),
+        outbox: tuple[Delivery, ...] = (),
     ) -> bool:
-        """Remove a stream and everything it owns, physically, and those `beside` it in the same transaction. A later
-        stream of that name starts above its fence. Whatever tags of its tenant begin like one of `edges` go too: other
-        streams are not found from here any more, and nothing else happens to them. If it was there, `sends` are put
-        into the inboxes of other streams with it; one that is not accepted changes nothing."""
+        """Delete a stream and the streams `beside` it physically, in one transaction; return whether it existed.
+
+        Everything that the streams own is deleted. A later stream of the same name starts above the old fence. Tags of
+        the tenant that begin with one of `edges` are removed from other streams, which only changes how those are
+        found. If the stream existed, `outbox` go into the inboxes of other streams; a rejected one changes nothing."""
         ...
 
     # --- promises
 
     async def promise(self, promise: PromiseState) -> PromiseState:
-        """Create a promise if it does not exist; the stored one is returned."""
+        """Create a promise unless it exists; return the stored one."""
         ...
 
     async def resolve(
         self, promise: PromiseId, resolution: Resolution, *, now: int, make: PromiseState | None = None
     ) -> Resolved:
-        """Answer a promise: the first answer stands, and every stream that waits for it is woken with it.
+        """Resolve a promise and wake every stream that waits for it. The first resolution wins.
 
-        An answer that comes after the promise's deadline, by the store's clock, is none: the promise has timed out.
-        With `make`, a promise that does not exist is created as that and answered, in one write.
+        A resolution after the promise's deadline, by the store's clock, has no effect: the promise has timed out.
+        With `make`, a missing promise is created and resolved in one write.
 
         Raises:
-            Error: `session_unknown` if it would be made for a stream that does not exist.
+            Error: `session_unknown` if the stream of a promise to create does not exist.
         """
         ...
 
     async def resolve_all(
         self, answers: Sequence[tuple[PromiseState, Resolution]], *, now: int
     ) -> dict[PromiseId, Resolution]:
-        """Answer several promises in one write, each made as given if it does not exist: all of them, or none.
+        """Resolve several promises in one write, all or none; a missing promise is created as given.
 
-        If one has an answer already, or its time is over by the store's clock, nothing is written, and what stood in
-        the way is returned, by promise. Nothing in the way: every answer stands, and whoever waits is woken.
+        If a promise is resolved already, or its deadline has passed by the store's clock, nothing is written. The
+        result contains these resolutions by promise. An empty result means that all promises were resolved and the
+        waiting streams woken.
 
         Raises:
-            Error: `session_unknown` if one would be made for a stream that does not exist. Nothing was written.
+            Error: `session_unknown` if the stream of a promise to create does not exist. Nothing was written.
         """
         ...
 
     async def peek(self, promise: PromiseId) -> PromiseState | None:
-        """A promise as it is now."""
+        """Return a promise's current state, or None."""
         ...
 
     async def asked(
         self, *, tenant: Tenant, limit: int, after: tuple[int, PromiseId] | None = None
     ) -> tuple[PromiseState, ...]:
-        """What people are asked and have not answered, the longest waiting first; `after` continues a page."""
+        """Return unresolved requests to people, oldest first; `after` continues a page."""
         ...
 
     async def asked_as(self, *, tenant: Tenant, prefix: str, limit: int) -> tuple[PromiseState, ...]:
-        """What people were asked under ids that begin like this, answered or not."""
+        """Return requests to people whose promise id begins with `prefix`, resolved or not."""
         ...
 
     async def now(self) -> int:
-        """The moment on the clock by which this store judges what has expired, in milliseconds."""
+        """Return the time on the clock that decides about expiry in this store, in milliseconds."""
         ...
 
     async def secret(self, name: str) -> bytes:
-        """32 random bytes that belong to this store: made on the first call, the same ever after."""
+        """Return 32 random bytes of this store, created by the first call and unchanged afterwards."""
         ...
 
     # --- blobs
 
     async def blob(self, hash: BlobHash, *, stream: StreamId | None = None) -> Blob:
-        """Stored bytes; with a stream, only if that stream holds a reference to them.
+        """Return stored bytes; with `stream`, only if that stream refers to them.
 
         Raises:
-            Error: `blob_unknown`, whichever of the two it is.
+            Error: `blob_unknown` for missing bytes and for a missing reference.
         """
         ...
 
     # --- change and health
 
     async def version(self) -> int:
-        """A number that changes soon after another process (or another user of this object) has committed."""
+        """Return a number that changes soon after another process, or another user of this object, has committed."""
         ...
 
     async def check(self) -> tuple[Diagnosis, ...]:
-        """Look the store over: integrity, schema, stuck leases."""
+        """Check the store: integrity, schema, unfinished streams without a live worker."""
         ...

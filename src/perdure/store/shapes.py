@@ -1,4 +1,4 @@
-"""What goes into a store and comes out of it: workers, work, claims, rows, streams in a list, verdicts."""
+"""Value types of the store protocol: workers, work, claims, rows, listed streams, results."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ from perdure.vocab.promises import Resolution
 from perdure.vocab.records import Row
 
 START = Seq(0)
-Suspects: TypeAlias = Literal["also", "only", "not"]
-PATIENCE_MS = 2_000
-"""For how long what waits for an idle stream is left to whoever holds it."""
+Quarantined: TypeAlias = Literal["also", "only", "not"]
+IDLE_OWNER_GRACE_MS = 2_000
+"""How long an inbox row of an idle stream waits for the owner before other workers may claim the stream."""
 HISTORY_MS = 86_400_000
 
 
 class WorkerInfo(msgspec.Struct, frozen=True, gc=False):
-    """A worker as others see it. `lease_until` is on the store's own lease clock, which has `lease_left_ms` to go (less
-    than nothing: so long ago has it lapsed). It holds `held` streams, of which `active` have an unfinished turn; it
-    drives `concurrency` at once at most, of these `queues` (None: of all).
+    """A worker as others see it.
+
+    `lease_until` is on the store's lease clock; `lease_left_ms` is the time left, negative after the lease has lapsed.
+    The worker owns `held` streams, `active` of them with an unfinished turn. At most `concurrency` streams of `queues`
+    (None: all) run at once.
     """
 
     id: WorkerId
@@ -45,19 +47,18 @@ class WorkerInfo(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def seen_ms_ago(self) -> int:
-        """How long ago it was heard of last, as far as its lease tells."""
+        """Milliseconds since the last heartbeat, derived from the lease."""
         return max(0, self.lease_ms - self.lease_left_ms)
 
     @property
     def is_history(self) -> bool:
-        """Whether it holds nothing and was not heard of for a day. It is remembered, because nobody can be certain that
-        it does nothing any more."""
+        """True if the worker owns nothing and its lease lapsed over a day ago. The row stays: its death is unproven."""
         return not self.alive and not self.held and self.seen_ms_ago > HISTORY_MS
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where the work of an agent or a session stands: in which queue, and how urgent it is (more is sooner)."""
+class Placement:
+    """The queue and priority of an agent's or a session's work. A higher priority runs sooner."""
 
     queue: str = "default"
     priority: int = 0
@@ -65,34 +66,35 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Serves:
-    """Which work a worker takes, and whose turn it is.
+    """The work that a worker accepts, and the tenants that come last.
 
-    `agents` are those it can run, each with the place of its sessions that have none of their own (None: any agent,
-    all at the ordinary place); `queues` those it serves (None: all), `without` those it leaves alone. `besides` names
-    streams that it leaves alone, `only` the ones it is after (None: all). `recent` are the tenants it has served, the
-    latest last: among equals those come first that are not in it, or further ahead.
+    `agents` maps each agent that the worker can run to the placement of sessions without their own (None: any agent,
+    default placement). `queues` lists the served queues (None: all), `without` the excluded ones. `driving` lists
+    excluded streams, `only` the accepted ones (None: all). `recent` lists the tenants served last, latest at the end:
+    among equals, tenants that are absent or further ahead come first.
 
-    `suspects` are streams whose owner is gone, and was not the first that went since the last record: what they do may
-    be what kills.
+    `quarantined` includes, isolates or excludes quarantined streams: at least two of their owners died or more last
+    record, so the work itself may kill workers.
     """
 
     tenant: Tenant | None = None
-    agents: Mapping[str, Place] | None = None
+    agents: Mapping[str, Placement] | None = None
     queues: tuple[str, ...] | None = None
     without: tuple[str, ...] = ()
-    besides: tuple[StreamId, ...] = ()
+    driving: tuple[StreamId, ...] = ()
     only: tuple[StreamId, ...] | None = None
     recent: tuple[Tenant, ...] = ()
-    suspects: Suspects = "also"
+    quarantined: Quarantined = "also"
 
 
 EVERYTHING = Serves()
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
-    """A stream that has work. Its `claim` if it was free, and is ours now; without one somebody holds it who is gone,
-    or we do."""
+class ReadyStream:
+    """A stream with work. `claim` is set if the stream was free and is now claimed.
+
+    Without a claim, the stream still has an owner: a dead or neglectful worker, or this one."""
 
     stream: StreamId
     queue: str
@@ -100,12 +102,11 @@ class Ready:
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
-    """The stream is ours under this fence. `previous` is the worker that held it before, if any; `parked` tells that
-    its turn waits.
+    """Ownership of a stream under a fence. `previous` is the former owner, if any. `parked`: the turn waits.
 
-    `takeovers` is more than 0 if it was taken from a worker that did not give it back: how often that has happened
-    since an owner last wrote a record or gave it back. Who claims what it has already is told the same again.
-    `loaded` is what is in it, if whoever claimed it has put it there.
+    `takeovers` counts the claims from owners that did not release the stream, since an owner last wrote a record or
+    released it. A repeated claim of the same worker returns the same count. `loaded` is the content of the stream, if
+    the claim provides it.
     """
 
     stream: StreamId
@@ -117,14 +118,14 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     loaded: Loaded | None = None
 
 
-class Held(msgspec.Struct, frozen=True, gc=False):
-    """Another worker, alive, has it."""
+class AlreadyOwned(msgspec.Struct, frozen=True, gc=False):
+    """The stream is owned by another live worker."""
 
     by: WorkerId
 
 
 class Loaded(msgspec.Struct, frozen=True, gc=False):
-    """What a cold claim reads: the snapshot (if this code may trust it), the rows after it, the waiting inbox."""
+    """The data for a cold claim: a snapshot of this code version, the rows after it, the queued inbox rows."""
 
     snapshot: Snapshot | None
     rows: tuple[Row, ...]
@@ -132,7 +133,7 @@ class Loaded(msgspec.Struct, frozen=True, gc=False):
 
 
 class InboxRow(msgspec.Struct, frozen=True, gc=False):
-    """An item that waits, as it is stored."""
+    """A queued inbox item, as stored."""
 
     id: int
     stream: StreamId
@@ -142,12 +143,12 @@ class InboxRow(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def item(self) -> Item:
-        """The item itself."""
+        """The decoded item."""
         return read(self.data)
 
 
 def claimed(new: Delivery, admission: Admitted) -> Claim | None:
-    """What the sender was given with its delivery, if anything. A stream that this opened need not be read."""
+    """Return the claim that an admission granted, if any. For a stream that it opened, the claim has its content."""
     if admission.fence is None:
         return None
     loaded = None
@@ -159,7 +160,7 @@ def claimed(new: Delivery, admission: Admitted) -> Claim | None:
 
 
 class StreamInfo(msgspec.Struct, frozen=True, gc=False):
-    """A stream in a list. Of two streams, the one that was made later has the higher `number`."""
+    """A stream's row. A stream created later has a higher `number`."""
 
     stream: StreamId
     tenant: Tenant
@@ -184,7 +185,7 @@ class StreamInfo(msgspec.Struct, frozen=True, gc=False):
 
 
 class Head(NamedTuple):
-    """Where a stream ends. One that was made another time is another stream of the same name."""
+    """The end of a stream's log. A recreated stream of the same name differs in `number` or `created_at`."""
 
     number: int
     created_at: int
@@ -192,15 +193,17 @@ class Head(NamedTuple):
 
 
 class Annotated(msgspec.Struct, frozen=True, gc=False):
-    """An admitted record: `row` is in the log under its key; `new` tells whether this call put it there."""
+    """An admitted record: `row` is the log row under its key; `new` is True if this call wrote it."""
 
     row: Row
     new: bool
 
 
 class Intervened(msgspec.Struct, frozen=True, gc=False):
-    """What became of an intervention: the verdict on its delivery, and its notes. `done` is False if nothing was
-    written, because the delivery was known, a log key was taken, or the stream was paused (or not) already.
+    """The result of a control write: the admission of its delivery, and its notes.
+
+    `done` is False if nothing was written. Reasons are a delivery admitted before, a taken log key of `unless`, or a
+    pause state that was already as requested.
     """
 
     done: bool
@@ -209,26 +212,26 @@ class Intervened(msgspec.Struct, frozen=True, gc=False):
 
 
 class Accepted(msgspec.Struct, frozen=True, gc=False):
-    """This resolution is the one."""
+    """The resolution was accepted as the first one."""
 
 
 class AlreadyResolved(msgspec.Struct, frozen=True, gc=False):
-    """Somebody was first; this is what they said."""
+    """The promise was resolved before; carries that resolution."""
 
     resolution: Resolution
 
 
-class Unknown(msgspec.Struct, frozen=True, gc=False):
-    """No such promise, or it was revoked: the two look the same."""
+class PromiseUnknown(msgspec.Struct, frozen=True, gc=False):
+    """The promise does not exist or was revoked; both look the same to the caller."""
 
 
-Resolved: TypeAlias = Accepted | AlreadyResolved | Unknown
+Resolved: TypeAlias = Accepted | AlreadyResolved | PromiseUnknown
 
 
 @dataclass(slots=True)
 class Counters:
-    """What was done, for tests and benchmarks: commits are transactions made durable, `awaited` how often an owner had
-    to wait for one."""
+    """Operation counts for tests and benchmarks: `commits` counts durable transactions, `awaited` the waits of owners
+    for one."""
 
     commits: int = 0
     statements: int = 0
@@ -237,7 +240,7 @@ class Counters:
 
 
 class Diagnosis(msgspec.Struct, frozen=True, gc=False):
-    """One line of `doctor` and `db check`."""
+    """One result line of `doctor` and `db check`."""
 
     status: Literal["ok", "warn", "fail"]
     what: str

@@ -1,4 +1,4 @@
-"""How far a store's schema is, and the steps that are left: what `perdure db` shows before anything is changed."""
+"""The schema state of a store and its pending migrations, as shown by `perdure db` before a change."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """A migration that has not been made."""
+class PendingMigration:
+    """A migration that has not been applied."""
 
     name: str
     sql: str
@@ -15,9 +15,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class SchemaState:
-    """`version` is what the store says, 0 where there is none yet; `known` what this version of perdure leads to."""
+    """The schema version of a store (0 for an empty one) and, as `known`, the version after all migrations."""
 
     place: str
     version: int
     known: int
-    pending: tuple[Step, ...] = ()
+    pending: tuple[PendingMigration, ...] = ()

@@ -1,6 +1,6 @@
-"""The public kit for testing with Perdure: scripted model, manual clock, a world with a ledger, crashes, store laws.
+"""Public kit for tests of applications: scripted model, manual clock, ledger, crash points, store laws.
 
-Names are loaded on first use: the pytest plugin lives here too, and must cost nothing where it is not used.
+Names are loaded on first use. The pytest plugin imports this package and must cost nothing where it is not used.
 """
 
 from __future__ import annotations
@@ -9,46 +9,50 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from perdure.models.scripted import ScriptedModel, call, calls, cut, fail, malformed, refuse, say
+    from perdure.models.scripted import ScriptedModel, call, calls, fail, give, malformed, refuse, say, truncate
     from perdure.testing.clock import ManualClock
+    from perdure.testing.contexts import tool_context
     from perdure.testing.crash import Boundary
-    from perdure.testing.faults import faulty
-    from perdure.testing.held import Gatekeeper
-    from perdure.testing.sweep import Crash, every_boundary
-    from perdure.testing.world import Ledger, Line, World
+    from perdure.testing.faults import faulty_store
+    from perdure.testing.gated_store import AppendGate
+    from perdure.testing.sweep import CrashReport, every_boundary
+    from perdure.testing.world import Ledger, LedgerEntry, World
 
-_SCRIPTED = ("ScriptedModel", "call", "calls", "cut", "fail", "malformed", "refuse", "say")
+_SCRIPTED = ("ScriptedModel", "call", "calls", "fail", "give", "malformed", "refuse", "say", "truncate")
 _WHERE = {
     **dict.fromkeys(_SCRIPTED, "perdure.models.scripted"),
+    "AppendGate": "perdure.testing.gated_store",
     "Boundary": "perdure.testing.crash",
-    "Crash": "perdure.testing.sweep",
-    "Gatekeeper": "perdure.testing.held",
+    "CrashReport": "perdure.testing.sweep",
     "Ledger": "perdure.testing.world",
-    "Line": "perdure.testing.world",
+    "LedgerEntry": "perdure.testing.world",
     "ManualClock": "perdure.testing.clock",
     "World": "perdure.testing.world",
     "every_boundary": "perdure.testing.sweep",
-    "faulty": "perdure.testing.faults",
+    "faulty_store": "perdure.testing.faults",
+    "tool_context": "perdure.testing.contexts",
 }
 
 __all__ = [
+    "AppendGate",
     "Boundary",
-    "Crash",
-    "Gatekeeper",
+    "CrashReport",
     "Ledger",
-    "Line",
+    "LedgerEntry",
     "ManualClock",
     "ScriptedModel",
     "World",
     "call",
     "calls",
-    "cut",
     "every_boundary",
     "fail",
-    "faulty",
+    "faulty_store",
+    "give",
     "malformed",
     "refuse",
     "say",
+    "tool_context",
+    "truncate",
 ]
 
 

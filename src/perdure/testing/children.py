@@ -1,4 +1,4 @@
-"""A life in a child process, ended by a real SIGKILL."""
+"""A run in a child process that SIGKILL ends."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ WARM = [
     "pydantic.type_adapter",
     "pytest",
 ]
-"""What a child would import anyhow, imported once. What cannot be had is left out; pydantic alone imports little."""
+"""Modules that every child imports, preloaded once. Missing modules are skipped."""
 
 
 def in_child(played: Played, home: Home, kill_at: Boundary | None) -> Lived:
-    """One life in a child process, which SIGKILL ends at the boundary."""
+    """Run the application in a child process, which SIGKILL ends at the boundary."""
     home.trace.unlink(missing_ok=True)
     home.failure.unlink(missing_ok=True)
     child = _processes().Process(target=_child, args=(played, home.folder, kill_at))
@@ -37,7 +37,7 @@ def in_child(played: Played, home: Home, kill_at: Boundary | None) -> Lived:
     if child.is_alive():
         child.kill()
         child.join()
-        return Lived(_passed(home), failure=f"the process was not over after {played.timeout_s + _GRACE_S:g} s")
+        return Lived(_passed(home), failure=f"the process timed out after {played.timeout_s + _GRACE_S:g} s")
     code = child.exitcode
     child.close()
     if kill_at and code == -signal.SIGKILL:
@@ -45,11 +45,11 @@ def in_child(played: Played, home: Home, kill_at: Boundary | None) -> Lived:
     if code == 0:
         return Lived(_passed(home))
     said = home.failure.read_text() if home.failure.exists() else ""
-    return Lived(_passed(home), failure=said or f"the process ended with {code}")
+    return Lived(_passed(home), failure=said or f"the process exited with {code}")
 
 
 def check_portable(played: Played) -> None:
-    """See to it that a child process can be given the application.
+    """Check that a child process can import the application.
 
     Raises:
         Error: `invalid_argument` if it cannot.
@@ -79,7 +79,7 @@ def _child(played: Played, folder: Path, kill_at: Boundary | None) -> None:
     gate = Gate.at(kill_at, fatal(kill_at, home.trace))
     try:
         asyncio.run(live(played, home, gate, home.store()))
-    except Exception:  # noqa: BLE001 - whatever it is, the parent tells it
+    except Exception:  # noqa: BLE001 - the parent reports it
         home.failure.write_text(traceback.format_exc())
         raise SystemExit(1) from None
 

@@ -1,4 +1,4 @@
-"""A clock that only moves when a test says so."""
+"""A clock that tests move by hand."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import itertools
 
 
 class ManualClock:
-    """Two readings that a test moves, together or apart. Sleepers wake in the order of their moments."""
+    """A wall clock and a monotonic clock that a test moves, together or apart. Sleepers wake in order of their due
+    times.
+    """
 
     def __init__(self, wall_ms: int = 1_700_000_000_000, monotonic_ms: int = 1_000_000) -> None:
         self._wall_ms = wall_ms
@@ -17,20 +19,20 @@ class ManualClock:
         self._order = itertools.count()
 
     def wall_ms(self) -> int:
-        """Milliseconds since the Unix epoch."""
+        """Return milliseconds since the Unix epoch."""
         return self._wall_ms
 
     def monotonic_ms(self) -> int:
-        """Milliseconds on a clock that never jumps."""
+        """Return milliseconds on a clock that never jumps."""
         return self._monotonic_ms
 
     def advance(self, ms: int) -> None:
-        """Let time pass: both readings move, and whoever slept long enough wakes."""
+        """Move both clocks forward and wake the sleepers whose time has come."""
         self._monotonic_ms += ms
         self.jump_wall(ms)
 
     def jump_wall(self, ms: int) -> None:
-        """Somebody sets the wall clock; no time passes."""
+        """Set the wall clock forward or back. No monotonic time passes."""
         self._wall_ms += ms
         while self._sleepers and self._sleepers[0][0] <= self._wall_ms:
             _, _, sleeper = heapq.heappop(self._sleepers)
@@ -38,7 +40,7 @@ class ManualClock:
                 sleeper.set_result(None)
 
     async def sleep_until(self, wall_ms: int) -> None:
-        """Return once the wall clock has been moved there; at once if it has passed."""
+        """Wait until the wall clock reaches a time. Return at once if the time has passed."""
         if wall_ms <= self._wall_ms:
             return
         sleeper: asyncio.Future[None] = asyncio.get_running_loop().create_future()

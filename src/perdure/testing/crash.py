@@ -1,8 +1,8 @@
-"""Crash points: stop a process, really or as good as that, at a chosen boundary.
+"""Crash points: end a process, or simulate its end, at a chosen boundary.
 
-A boundary is the moment just before something leaves the process, or just after it is done: a write to the store, a
-tool call, an effect on the test's world. A run with a `trace` lists them; a run with a `kill_at` ends there by
-SIGKILL, as a power cut would: no `finally`, no flush.
+A boundary is the time just before or after something leaves the process: a write to the store, a tool call, an
+effect on the test's world. A run with a `trace` lists its boundaries. A run with a `kill_at` ends there by SIGKILL,
+like a power cut: no `finally`, no flush.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ Place = Literal["write", "tool", "world"]
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """One crash point: the n-th write (tool call, effect on the world) of a run, before or after it, and what it is.
+    """One crash point: before or after the n-th write, tool call or effect on the world of a run, and its content.
 
-    As a place to die at, `n` = 0 is the first of which `what` is a part: where appends are grouped, as on a database
-    server, the n-th write is another one in every run, and a fact is not.
+    As a place to die at, `n` = 0 is the first boundary whose content includes `what`. Where appends are grouped, as on
+    a database server, the n-th write differs between runs, but a fact does not.
     """
 
     n: int
@@ -53,19 +53,22 @@ class Boundary:
 
     @staticmethod
     def parse(text: str) -> Boundary:
-        """The inverse of `str`."""
+        """Parse the text form of a boundary."""
         where, side, what = text.split(":", 2)
         place, _, n = where.rpartition(".")
         return Boundary(int(n), side, what, cast(Place, place or "write"))
 
     def is_at(self, other: Boundary) -> bool:
-        """Whether this is the same moment; what happens there may differ between two runs, unless it is named so."""
+        """Return True if both are the same boundary.
+
+        Numbered boundaries may differ in content between two runs; named ones may not.
+        """
         same = other.what in self.what if other.n == 0 else self.n == other.n
         return same and (self.place, self.side) == (other.place, other.side)
 
 
 class Crashed(BaseException):
-    """Raised in a process that counts as dead, where it would have gone on: nobody may catch it and carry on."""
+    """Raised in a simulated dead process where its code would continue. Must not be caught."""
 
 
 def die() -> None:
@@ -74,10 +77,10 @@ def die() -> None:
 
 
 class Gate:
-    """Where everything passes that leaves one process. `on_boundary` is told, and may end the process there.
+    """The passage of everything that leaves one process. `on_boundary` is called, and may end the process there.
 
-    Writes after the one it is to die after never reach the store: a group commit would otherwise make them durable
-    together with it, and "right after that write" would not be a point in time.
+    Writes after the fatal one never reach the store. A group commit would otherwise make them durable with it, and
+    "right after that write" would not be a point in time.
     """
 
     def __init__(self, on_boundary: Callable[[Boundary], None], *, last: Boundary | None = None) -> None:
@@ -85,22 +88,22 @@ class Gate:
         self._last = last
         self._held = False
         self._counts: Counter[Place] = Counter()
-        self._lock = threading.Lock()  # sync tools pass on threads of their own
+        self._lock = threading.Lock()  # sync tools pass on separate threads
         self.dead = False
         self.unwinding = False
         self._watching = True
 
     @staticmethod
     def at(boundary: Boundary | None, on_boundary: Callable[[Boundary], None]) -> Gate:
-        """A gate for a run that is to end at this boundary, or nowhere."""
+        """Return a gate for a run that ends at this boundary, or at none."""
         held = boundary is not None and (boundary.place, boundary.side) == ("write", "after")
         return Gate(on_boundary, last=boundary if held else None)
 
     def before(self, place: Place, what: str) -> Boundary:
-        """Something is about to leave.
+        """Report that something is about to leave the process.
 
         Raises:
-            Crashed: the process is dead: it must not.
+            Crashed: the process is dead, so nothing may leave.
         """
         with self._lock:
             self._counts[place] += 1
@@ -111,10 +114,10 @@ class Gate:
         return boundary
 
     def after(self, boundary: Boundary) -> None:
-        """It is done.
+        """Report that it is done.
 
         Raises:
-            Crashed: the process is dead: nobody in it learns of this.
+            Crashed: the process is dead, so its code must not learn of this.
         """
         self._pass(replace(boundary, side="after"))
 
@@ -125,15 +128,15 @@ class Gate:
             raise Crashed
 
     def shuts(self, place: Place) -> bool:
-        """Whether nothing of this kind may leave any more."""
+        """Return True if nothing of this kind may leave any more."""
         return self.dead or (place == "write" and self._held and self._watching)
 
     def look_away(self) -> None:
-        """What comes now is of no interest: the run is over and its process ends in order."""
+        """Stop reporting boundaries: the run is over and its process ends in order."""
         self._watching = False
 
     async def forever(self) -> NoReturn:
-        """What a dead process gets for an answer."""
+        """Wait forever, like a call in a dead process."""
         if self.unwinding:
             raise asyncio.CancelledError
         await asyncio.get_running_loop().create_future()
@@ -141,12 +144,12 @@ class Gate:
 
 
 def tripwire(store: Store, on_boundary: Callable[[Boundary], None]) -> Store:
-    """The same store, telling `on_boundary` before and after each append, admission and claim."""
+    """Wrap a store so that `on_boundary` is called before and after each append, admission and claim."""
     return gated(store, Gate(on_boundary), quiet=_ALL_BUT_THE_HOT)
 
 
 def tripwire_from_environment(store: Store) -> Store:
-    """The same store, with the crash point or the trace file that the environment names; for child processes."""
+    """Wrap a store with the crash point or trace file that the environment names; for child processes."""
     named, trace = os.environ.get(KILL_AT), os.environ.get(TRACE)
     if not named and not trace:
         return store
@@ -156,7 +159,7 @@ def tripwire_from_environment(store: Store) -> Store:
 
 
 def fatal(kill_at: Boundary | None, trace: Path | None) -> Callable[[Boundary], None]:
-    """What to do at a boundary in a process that is to be killed: write it down, and die if it is the one."""
+    """Return the boundary callback of a process to be killed: trace the boundary, and die if it is the fatal one."""
 
     def on_boundary(boundary: Boundary) -> None:
         if trace:
@@ -179,17 +182,19 @@ class _AllBut:
 _ALL_BUT_THE_HOT = _AllBut("append", "admit", "claim")
 
 QUIET = frozenset(
-    {"open", "close", "register", "renew", "retire", "workers", "is_dead"}
+    {"open", "close", "register", "renew", "deregister", "workers", "is_dead"}
     | {"claimable", "next_due", "load", "inbox", "read", "find", "stream", "streams", "peek", "blob"}
     | {"count", "newest", "marks", "heads", "asked", "asked_as", "now"}
     | {"version", "check", "permits", "claim_ready", "exchange"}
 )
-"""What is no crash point: reads, what a worker writes about itself, and what it takes up when it happens to look (who
-dies with a stream that it has only claimed dies at the claims that are one). Whatever else a store can do is one."""
+"""Store calls without a crash point: reads, a worker's writes about itself, and the work scan.
+
+Death after a scanned claim equals death at an explicit claim. All other store calls have crash points.
+"""
 
 
 def gated(store: Store, gate: Gate, *, quiet: Container[str] = QUIET) -> Store:
-    """The same store, behind a gate. Once the gate's process is dead, it answers nobody."""
+    """Wrap a store in a gate. A dead process gets no reply from it."""
     return cast(Store, _Gated(store, gate, quiet))
 
 
@@ -206,11 +211,11 @@ class _Gated:
             return partial(self._call, name, found) if inspect.iscoroutinefunction(found) else found
 
     def lease_live(self, worker: WorkerId) -> bool:
-        """Whether the lease holds; the dead have none."""
+        """Return True if the lease holds. A dead process has none."""
         return not self._gate.dead and self._store.lease_live(worker)
 
     async def close(self) -> None:
-        """Close; for the dead somebody else does."""
+        """Close the store, unless the process is dead; then the kit closes it."""
         if not self._gate.dead:
             await self._store.close()
 
@@ -241,7 +246,7 @@ class _Gated:
             promised.cancel()
         elif problem := future.exception():
             promised.set_exception(problem)
-            promised.exception()  # nobody has to await an append
+            promised.exception()  # an append need not be awaited
         else:
             promised.set_result(future.result())
 
@@ -275,7 +280,7 @@ def _label(name: str, args: tuple[object, ...]) -> str:
 
 
 def describe(plan: Plan) -> str:
-    """What a plan writes, in a few words."""
+    """Return the content of a plan in a few words."""
     words: list[str] = []
     for entry in plan.entries:
         words.append(f"{entry.kind}{_effect_of(entry)}")
@@ -285,7 +290,7 @@ def describe(plan: Plan) -> str:
 def _effect_of(entry: Entry) -> str:
     try:
         record = read(entry.kind, entry.data)
-    except Error:  # sealed by a codec: its kind is all there is to see
+    except Error:  # encrypted by a codec: only the kind is readable
         return ""
     match record:
         case EffectStarted(id=name) | EffectSettled(id=name) | ProcessEvent(event=name):

@@ -1,6 +1,6 @@
-"""Stand-ins for services in tests of tools and hosts: they take everything and keep nothing.
+"""Stand-ins for services in tests of tools and hosts. All accept everything and store nothing.
 
-The recording emitter is the exception: it keeps what tools said, so that a test can look at it.
+The recording emitter is the exception: it keeps events for the test to inspect.
 """
 
 from __future__ import annotations
@@ -12,39 +12,39 @@ from perdure.ids import CallId, SessionId, TurnId
 from perdure.observe.emit import EmittedEvent, EventData, EventRequest
 from perdure.services.replies import PartialStreamState, StreamProgress
 from perdure.services.subagents import SpawnClaimed, SpawnClaimResult
-from perdure.services.tool_results import Claimed, DurableToolCallStatus, ToolCallClaimResult
+from perdure.services.tool_results import DurableToolCallStatus, ToolCallClaimResult, ToolResultClaimed
 
 
 class NoopEventEmitter:
-    """Takes events and drops them. Their sequence is 0: they are stored nowhere."""
+    """An emitter that drops events. Their sequence is 0, because none is stored."""
 
     def __init__(self) -> None:
         self._ids = count(1)
 
     def emit(self, request: EventRequest) -> EmittedEvent:
-        """Drop it."""
+        """Drop the event."""
         return request.into_event(f"event_{next(self._ids)}", 0)
 
 
 class RecordingEventEmitter:
-    """Takes events and keeps them in order."""
+    """An emitter that keeps events in order."""
 
     def __init__(self) -> None:
         self.requests: list[EventRequest] = []
 
     @property
     def data(self) -> list[EventData]:
-        """What the events said."""
+        """The data of the events."""
         return [request.data for request in self.requests]
 
     def emit(self, request: EventRequest) -> EmittedEvent:
-        """Keep it."""
+        """Keep the event."""
         self.requests.append(request)
         return request.into_event(f"event_{len(self.requests)}", len(self.requests))
 
 
 class NoopDurableToolResultStore:
-    """Every claim is the first one, every settlement is accepted, and nothing is remembered."""
+    """A result store without memory: every claim is the first, every settlement is accepted."""
 
     def __init__(self) -> None:
         self._tokens = count(1)
@@ -52,37 +52,37 @@ class NoopDurableToolResultStore:
     async def try_claim_tool_call(
         self, turn_id: TurnId, tool_call_id: CallId, tool_name: str, args_fingerprint: str
     ) -> ToolCallClaimResult:
-        """Claimed, with a token of its own."""
-        return Claimed(f"claim_{next(self._tokens)}")
+        """Claim the call under a new token."""
+        return ToolResultClaimed(f"claim_{next(self._tokens)}")
 
     async def settle_tool_call(
         self, turn_id: TurnId, tool_call_id: CallId, result_json: Json, status: str, claim_token: str
     ) -> bool:
-        """Accepted."""
+        """Accept the settlement."""
         return True
 
     async def get_tool_call_status(self, turn_id: TurnId, tool_call_id: CallId) -> DurableToolCallStatus | None:
-        """Unknown."""
+        """Return None: no call is known."""
         return None
 
 
 class NoopStreamHeartbeater:
-    """Takes every stream for alive."""
+    """A heartbeater that ignores progress."""
 
     async def heartbeat(self, progress: StreamProgress) -> None:
-        """Ignore it."""
+        """Ignore the progress."""
 
 
 class NoopPartialStreamStore:
-    """Knows of no reply that broke off."""
+    """A partial-stream store that is always empty."""
 
     async def get_partial_stream(self, session_id: SessionId, turn_id: TurnId) -> PartialStreamState | None:
-        """None."""
+        """Return None."""
         return None
 
 
 class NoopSubagentSpawnStore:
-    """Every claim is the first one, and nothing is remembered."""
+    """A spawn store without memory: every claim is the first."""
 
     def __init__(self) -> None:
         self._handles = count(1)
@@ -90,11 +90,11 @@ class NoopSubagentSpawnStore:
     async def try_claim_spawn(
         self, parent_session_id: SessionId, tool_call_id: CallId, name: str, task: str, claim_token: str
     ) -> SpawnClaimResult:
-        """Claimed, with the token that was given."""
+        """Claim the spawn under the given token."""
         return SpawnClaimed(f"spawn_{next(self._handles)}", claim_token)
 
     async def register_child_session(self, spawn_handle_id: str, claim_token: str, child_session_id: SessionId) -> None:
-        """Forget it."""
+        """Ignore the registration."""
 
     async def settle_spawn(
         self,
@@ -104,4 +104,4 @@ class NoopSubagentSpawnStore:
         terminal_status: str,
         terminal_result: str,
     ) -> None:
-        """Forget it."""
+        """Ignore the settlement."""

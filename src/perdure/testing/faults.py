@@ -1,4 +1,4 @@
-"""A store that fails on command: before a write (it is refused) or after it (only the answer is lost)."""
+"""A store that fails on command: before a write (refused), or after it (only the reply is lost)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from perdure.store.protocol import Store
 Side = Literal["before", "after"]
 
 
-def faulty(store: Store, *, at: int, side: Side, code: Code, times: int = 1) -> Store:
-    """The same store, whose appends from the `at`-th on fail, `times` times."""
+def faulty_store(store: Store, *, at: int, side: Side, code: Code, times: int = 1) -> Store:
+    """Wrap a store so that its appends from the `at`-th on fail, `times` times."""
     return cast(Store, _Faulty(store, at, side, code, times))
 
 
@@ -33,7 +33,7 @@ class _Faulty:
             return getattr(self._store, name)
 
     def append(self, plan: Plan) -> Awaitable[Receipt]:
-        """Append, unless it is time to fail."""
+        """Append, or fail if this append is one of those chosen."""
         self._appends += 1
         if self._appends < self._at or self._times == 0:
             return self._store.append(plan)
@@ -43,4 +43,4 @@ class _Faulty:
     async def _fail(self, plan: Plan) -> Receipt:
         if self._side == "after":
             await self._store.append(plan)
-        raise Error(self._code, "the store failed, as it was told to")
+        raise Error(self._code, "injected store failure")

@@ -1,7 +1,7 @@
-"""One life of an application under test: from its start to the end of its script, or to the boundary it dies at.
+"""One run of an application under test: from its start to the end of its script, or to its fatal boundary.
 
-Simulated (`testing/simulated.py`) it is an event loop that is stopped for good; real (`testing/children.py`) it is a
-child process and its end is SIGKILL. What happens in between is the same, and is here.
+A simulated run (`testing/simulated.py`) is an event loop that stops for good. A real run (`testing/children.py`) is a
+child process that ends by SIGKILL. This module is the part both share.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from perdure.errors import Code, Error
 from perdure.models.scripted import ScriptedModel
 from perdure.runtime.agent import Agent
 from perdure.runtime.clock import SystemClock
-from perdure.runtime.runtime import Runtime
+from perdure.runtime.internals import core_of
+from perdure.runtime.runtime import Runtime, alike
 from perdure.runtime.stores import store_for
 from perdure.store.memory.store import MemoryStore
 from perdure.store.protocol import Store
@@ -28,14 +29,14 @@ from perdure.testing.world import World
 from perdure.tools.catalog import Runnable
 from perdure.tools.context import ToolContext
 from perdure.tools.toolbox import Prepared, Toolbox
-from perdure.vocab.outcomes import Failure
+from perdure.vocab.outcomes import FailureDetail
 from perdure.vocab.tools import EffectClass
 
 App: TypeAlias = Callable[[Store, World], Runtime]
-"""How your process starts: a runtime on this store, whose tools act on this world."""
+"""Start of the application: returns a runtime on this store, whose tools act on this world."""
 
 Script: TypeAlias = Callable[[Runtime], Awaitable[object]]
-"""What your callers do. It is run again after a crash, so every input it sends needs a key."""
+"""The application's callers. The script runs again after a crash, so every input it sends needs a key."""
 
 _POLL_S = 0.002
 _LEASE_MS = 10_000
@@ -43,7 +44,7 @@ _LEASE_MS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What is lived: an application, the script of its callers, and how long one life may take."""
+    """An application, the script of its callers, and the time limit of one run."""
 
     app: App
     script: Script
@@ -52,14 +53,14 @@ class Played:
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Where one experiment happens: what its lives share, in a folder of its own."""
+    """The folder of one experiment, shared by its runs."""
 
     folder: Path
     memory: MemoryStore | None = None
 
     @staticmethod
     def at(folder: Path, *, in_memory: bool, url: str | None = None) -> Home:
-        """A new one; with `url`, its store is in a schema of its own of that database."""
+        """Create a home. With `url`, its store is a separate schema of that database."""
         folder.mkdir(parents=True)
         home = Home(folder, MemoryStore(SystemClock()) if in_memory else None)
         if url is not None:
@@ -68,17 +69,17 @@ class Home:
 
     @property
     def _elsewhere(self) -> Path:
-        """Says where the store is, if it is not in the folder: child processes are given nothing but that."""
+        """The file that names a store outside the folder. Child processes receive only the folder."""
         return self.folder / "store.url"
 
     def store(self) -> Store:
-        """A way to the data, as a new process has it."""
+        """Open the data as a new process does."""
         if self._elsewhere.exists():
             return store_for(self._elsewhere.read_text(), SystemClock(), lease_ms=_LEASE_MS)
         return self.memory or SqliteStore(self.folder / "store.db", SystemClock())
 
     async def clear(self) -> None:
-        """Leave nothing of a store that is not in the folder."""
+        """Delete a store outside the folder."""
         if not self._elsewhere.exists():
             return
         from perdure.store.postgres.address import parse
@@ -92,47 +93,49 @@ class Home:
             await connection.close()
 
     def world(self, gate: Gate | None = None) -> World:
-        """The outside."""
+        """Return the test's world."""
         return World(self.folder / "world.jsonl", fsync=False, gate=gate)  # a kill takes nothing from the page cache
 
     @property
     def calls(self) -> World:
-        """Every tool body that was begun, by our own account."""
+        """The record of every tool body that began."""
         return World(self.folder / "calls.jsonl", fsync=False)
 
     def faults(self, agent: str) -> World:
-        """Which faults of a scripted model have struck: a provider does not fail anew because its client died."""
+        """Return the record of a scripted model's past faults. A provider does not repeat a fault because its client
+        died.
+        """
         return World(self.folder / f"faults-{agent}.jsonl", fsync=False)
 
     @property
     def trace(self) -> Path:
-        """The boundaries that were passed, one per line; one file, for a life each."""
+        """The file of passed boundaries, one per line. Each run writes it anew."""
         return self.folder / "trace"
 
     @property
     def failure(self) -> Path:
-        """Why a child process failed."""
+        """The file with the traceback of a failed child process."""
         return self.folder / "failure"
 
 
 @dataclass(frozen=True, slots=True)
 class Lived:
-    """How a life went: the boundaries it passed, whether it died at one, or why it failed by itself."""
+    """The result of a run: the boundaries it passed, and whether it died or failed."""
 
     passed: tuple[Boundary, ...]
     died: bool = False
     failure: str = ""
     unwind: Callable[[], None] = lambda: None
-    """Clears up what is left of a simulated process, once nobody can be misled by that any more."""
+    """Clears up after a simulated process, when its remains can no longer affect the judgement."""
 
 
 def reader(played: Played, home: Home) -> Runtime:
-    """A runtime that only reads what the application wrote: for its tenant, through its codec."""
-    return played.app(home.store(), home.world()).like(store=home.store(), agents=(), worker=False)
+    """Return a runtime that only reads the application's data, with its tenant and codec."""
+    return alike(played.app(home.store(), home.world()), store=home.store(), agents=(), worker=False)
 
 
 async def live(played: Played, home: Home, gate: Gate, store: Store) -> None:
-    """Start the application, run the script, let everything settle, end in order. Whatever fails is raised."""
+    """Start the application, run the script, wait until all work is settled, and stop in order. Failures are raised."""
     runtime = played.app(gated(store, gate), home.world(gate))
     _check(runtime, gate)
     for name, agent in runtime.agents.items():
@@ -150,28 +153,28 @@ def _check(runtime: object, gate: Gate) -> None:
     if not isinstance(runtime, Runtime):
         raise Error(
             Code.INVALID_ARGUMENT,
-            f"the app made a {type(runtime).__name__}, not a Runtime",
+            f"the app returned a {type(runtime).__name__}, not a Runtime",
             hint="def app(store, world): return Runtime(store, agents=[...])",
         )
-    if getattr(runtime.store, "_gate", None) is not gate:
+    if getattr(core_of(runtime).store, "_gate", None) is not gate:
         raise Error(
             Code.INVALID_ARGUMENT,
-            "the app opened a store of its own",
-            because="only the store it is given can be crashed",
+            "the app opened another store",
+            because="only the store passed to the app can be crashed",
             hint="def app(store, world): return Runtime(store, agents=[...])",
         )
 
 
 async def _settled(runtime: Runtime) -> None:
-    """Until no session has anything left to do."""
+    """Wait until no session has work left."""
     while any(  # noqa: ASYNC110 - only the store knows
-        one.active or one.parked or one.waiting_inputs for one in await runtime.sessions(limit=10_000)
+        one.active or one.parked or one.waiting_inputs for one in await runtime.list_sessions(limit=10_000)
     ):
         await asyncio.sleep(_POLL_S)
 
 
 def _hooked_agent(agent: Agent, gate: Gate, calls: World) -> Agent:
-    """The same agent, with a boundary on each side of every tool body."""
+    """Return a copy of the agent with a boundary on each side of every tool body."""
     hooked = copy.copy(agent)
     object.__setattr__(hooked, "toolbox", cast(Toolbox, _HookedToolbox(agent.toolbox, gate, calls)))
     return hooked
@@ -188,27 +191,27 @@ class _HookedToolbox:
         def __getattr__(self, name: str) -> object:
             return getattr(self._toolbox, name)
 
-        def prepare(self, *args: object, **options: object) -> Prepared | Failure:
-            """Prepare a call, and put the gate between it and its tool."""
+        def prepare(self, *args: object, **options: object) -> Prepared | FailureDetail:
+            """Prepare a call, with the gate around its tool body."""
             prepared = self._toolbox.prepare(*args, **options)
             return self._hooked(prepared) if isinstance(prepared, Prepared) else prepared
 
     def _hooked(self, prepared: Prepared) -> Prepared:
-        hooked = copy.copy(prepared.tool)  # what kind of tool it is matters to the runtime: only its body is changed
-        body = _Body(prepared.tool, prepared.durability.effect, self._gate, self._calls)
+        hooked = copy.copy(prepared.tool)  # the runtime reads the tool's kind: only its body changes
+        body = _RestartedBody(prepared.tool, prepared.durability.effect, self._gate, self._calls)
         hooked.__dict__["invoke"] = body.invoke_async if hooked.is_async else body.invoke
         return replace(prepared, tool=hooked)
 
 
 @dataclass(frozen=True, slots=True)
-class _Body:
+class _RestartedBody:
     tool: Runnable
     effect: EffectClass
     gate: Gate
     calls: World
 
     def invoke(self, ctx: ToolContext[object], arguments: Mapping[str, object]) -> object:
-        """Run it in a thread, if there is still somebody to run it."""
+        """Run the body in a thread, unless the process is dead."""
         boundary = self._enter(ctx)
         try:
             return self.tool.invoke(ctx, arguments)
@@ -216,7 +219,7 @@ class _Body:
             self.gate.after(boundary)
 
     async def invoke_async(self, ctx: ToolContext[object], arguments: Mapping[str, object]) -> object:
-        """Run it on the event loop, if there is still somebody to run it."""
+        """Run the body on the event loop, unless the process is dead."""
         try:
             boundary = self._enter(ctx)
             try:

@@ -1,7 +1,7 @@
 """The pytest plugin: fixtures for tests of applications that use Perdure.
 
-It has fixtures and nothing else, no hook and no option, and loads Perdure only for a test that asks for one of them.
-None of them is async, so they work with pytest-asyncio, with anyio, and with neither.
+The plugin has only fixtures, no hook and no option, and loads Perdure only for a test that uses one. No fixture is
+async, so all of them work with pytest-asyncio, with anyio, and with neither.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def perdure_clock() -> ManualClock:
-    """A clock that only moves when the test says so. Asking for it puts the stores and runtimes of the test on it."""
+    """Return a clock that the test moves by hand. The test's stores and runtimes use the same clock."""
     from perdure.testing.clock import ManualClock
 
     return ManualClock()
@@ -31,7 +31,7 @@ def perdure_clock() -> ManualClock:
 
 @pytest.fixture(params=["memory", "sqlite"])
 def perdure_new_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Store]:
-    """Opens the same data every time it is called, as a new process would. The test runs once per kind of store."""
+    """Return a function that opens the same data on each call, as a new process does. Runs once per kind of store."""
     clock = _clock(request)
     if request.param == "memory":
         from perdure.store.memory.store import MemoryStore
@@ -45,28 +45,30 @@ def perdure_new_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callabl
 
 @pytest.fixture
 def perdure_store(perdure_new_store: Callable[[], Store]) -> Store:
-    """A store in memory, then one in a file, empty. Whoever uses it opens and closes it, as a `Runtime` does."""
+    """Return an empty store: first in memory, then in a file. The test opens and closes it, as a `Runtime` does."""
     return perdure_new_store()
 
 
 @pytest.fixture
 def perdure_runtime(request: pytest.FixtureRequest, perdure_new_store: Callable[[], Store]) -> Callable[..., Runtime]:
-    """Makes runtimes on one store: `async with perdure_runtime(agents=[agent]) as rt:`. The next one is a restart."""
+    """Return a factory of runtimes on one store: `async with perdure_runtime(agents=[agent]) as rt:`. The next is a
+    restart.
+    """
     from perdure.runtime.runtime import Runtime
-    from perdure.runtime.tuning import Tuning
+    from perdure.runtime.tuning import RuntimeOptions
 
-    tuning = Tuning(clock=_clock(request))
+    tuning = RuntimeOptions(clock=_clock(request))
 
     def new(**options: object) -> Runtime:
-        make = partial(Runtime, perdure_new_store(), tuning=tuning)
-        return make(**options)  # pyright: ignore[reportArgumentType] - whatever a Runtime takes
+        make = partial(Runtime, perdure_new_store(), options=tuning)
+        return make(**options)  # pyright: ignore[reportArgumentType] - any option of Runtime
 
     return new
 
 
 @pytest.fixture
 def perdure_world(tmp_path: Path) -> World:
-    """The outside: an empty ledger in the test's own folder."""
+    """Return a world with an empty ledger in the test's folder."""
     from perdure.testing.world import World
 
     return World(tmp_path / "world.jsonl")

@@ -1,7 +1,7 @@
-"""A life whose end is simulated: an event loop that is stopped at a boundary and never runs again.
+"""A run with a simulated end: its event loop stops at a boundary and never runs again.
 
-What it had submitted is durable; nothing of it can reach the store, a tool or the world any more. Only what is left of
-the current round of its loop, and the threads of sync tools, still run: they are told so where they meet the kit.
+Submitted writes are durable. Nothing else of the run reaches the store, a tool or the world. Only the rest of the
+current loop round and the threads of sync tools still run, and the kit stops those at the gate.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def simulate(played: Played, home: Home, kill_at: Boundary | None) -> Lived:
-    """One life on an event loop of its own, which is stopped at the boundary and never runs again."""
+    """Run the application on a separate event loop, which stops at the boundary and never runs again."""
     loop = asyncio.new_event_loop()
     passed: list[Boundary] = []
 
@@ -28,7 +28,7 @@ def simulate(played: Played, home: Home, kill_at: Boundary | None) -> Lived:
         passed.append(boundary)
         if kill_at and boundary.is_at(kill_at):
             gate.dead = True
-            loop.call_soon_threadsafe(loop.stop)  # from whatever thread: a sync tool has one of its own
+            loop.call_soon_threadsafe(loop.stop)  # called from any thread: sync tools run on threads
 
     gate = Gate.at(kill_at, on_boundary)
     store = home.store()
@@ -49,7 +49,7 @@ def simulate(played: Played, home: Home, kill_at: Boundary | None) -> Lived:
 
 
 def _bury(home: Home, store: Store) -> None:
-    """What the end of a process does: its locks are free, and what it had handed over is written."""
+    """Do what the end of a process does: free its locks and write what it had submitted."""
 
     async def close() -> None:
         if home.memory:
@@ -63,12 +63,12 @@ def _bury(home: Home, store: Store) -> None:
 def _why(life: asyncio.Task[None]) -> str:
     problem = None if life.cancelled() else life.exception()
     if problem is None:
-        return "it was cancelled" if life.cancelled() else ""
+        return "the run was cancelled" if life.cancelled() else ""
     return "".join(traceback.format_exception(problem))
 
 
 def _unwind(loop: asyncio.AbstractEventLoop, gate: Gate) -> None:
-    """Let a dead loop go. Cleaning up takes several rounds: each `finally` may wait for something again."""
+    """Close a dead loop. Cleanup takes several rounds, because each `finally` may wait again."""
     gate.dead = gate.unwinding = True
     loop.set_exception_handler(_ignore)
     for _ in range(50):
@@ -84,11 +84,11 @@ def _unwind(loop: asyncio.AbstractEventLoop, gate: Gate) -> None:
 
 
 def _ignore(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-    """What a dead process has to say about its tasks."""
+    """Ignore the errors of a dead process's tasks."""
 
 
 def apart(work: Callable[[], T]) -> T:
-    """Run something that needs an event loop of its own, also where one is running already."""
+    """Run `work` where no event loop runs: on a new thread if this thread has one."""
     if not _in_a_loop():
         return work()
     done: list[T] = []
@@ -97,7 +97,7 @@ def apart(work: Callable[[], T]) -> T:
     def attempt() -> None:
         try:
             done.append(work())
-        except BaseException as problem:  # noqa: BLE001 - it is raised again, in the thread that asked
+        except BaseException as problem:  # noqa: BLE001 - re-raised in the calling thread
             problems.append(problem)
 
     thread = threading.Thread(target=attempt, name="perdure-testing")
@@ -117,5 +117,5 @@ def _in_a_loop() -> bool:
 
 
 def run_apart(main: Callable[[], Coroutine[None, None, T]]) -> T:
-    """Run a coroutine on an event loop of its own."""
+    """Run a coroutine on a separate event loop."""
     return apart(lambda: asyncio.run(main()))

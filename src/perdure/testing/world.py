@@ -1,6 +1,6 @@
-"""The outside world of a test: a ledger file that notes every effect, from any process, and never deduplicates.
+"""External systems of a test: a ledger file with one line per effect, from any process, without deduplication.
 
-Were the same charge made twice, there would be two lines. That is how a test can fail.
+A charge that is made twice appears twice, and the test fails.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from perdure.testing.crash import Gate
 
 
-class Line(Struct, frozen=True, omit_defaults=True):
-    """One effect that really happened."""
+class LedgerEntry(Struct, frozen=True, omit_defaults=True):
+    """One effect that happened."""
 
     what: str
     key: str = ""
@@ -36,22 +36,22 @@ class Line(Struct, frozen=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """The lines as they stood at one moment, in order."""
+    """The lines of a ledger at one time, in order."""
 
-    lines: tuple[Line, ...] = ()
+    lines: tuple[LedgerEntry, ...] = ()
 
-    def __iter__(self) -> Iterator[Line]:
+    def __iter__(self) -> Iterator[LedgerEntry]:
         return iter(self.lines)
 
     def __len__(self) -> int:
         return len(self.lines)
 
     def count(self, what: str | None = None, *, key: str | None = None) -> int:
-        """How often something happened: this, under this key, or anything at all."""
+        """Return how often an effect happened: this one, under this key, or any."""
         return sum(what in (None, line.what) and key in (None, line.key) for line in self.lines)
 
     def by_key(self, what: str | None = None) -> Counter[str]:
-        """How often it happened under each idempotency key."""
+        """Return the number of effects under each idempotency key."""
         return Counter(line.key for line in self.lines if what in (None, line.what))
 
     def __str__(self) -> str:
@@ -59,10 +59,10 @@ class Ledger:
 
 
 class World:
-    """What a test's tools act on instead of a bank, a mailbox or a warehouse.
+    """The external system of a test's tools, in place of a bank, a mailbox or a warehouse.
 
-    A tool calls `note` where it would act. Appends are atomic, so any number of processes may share the file, and on
-    disk when `note` returns, unless `fsync` is off.
+    A tool calls `note` where it would act. Appends are atomic, so any number of processes may share the file. They are
+    on disk when `note` returns, unless `fsync` is off.
     """
 
     def __init__(self, path: str | Path, *, fsync: bool = True, gate: Gate | None = None) -> None:
@@ -71,7 +71,7 @@ class World:
         self._gate = gate
 
     def note(self, what: str, *, key: str = "", **details: Json) -> None:
-        """Something happens, outside and for good. Twice is twice.
+        """Record an effect. A repeated effect is a second line.
 
         Raises:
             Error: `invalid_argument` for an effect without a name; `invalid_json` for details that are not JSON.
@@ -79,7 +79,7 @@ class World:
         if not what.strip():
             raise Error(Code.INVALID_ARGUMENT, "an effect on the world needs a name")
         to_json(details, where=what)
-        line = encode(Line(what=what, key=key, details=details, pid=os.getpid())) + b"\n"
+        line = encode(LedgerEntry(what=what, key=key, details=details, pid=os.getpid())) + b"\n"
         if self._gate is None:
             self._append(line)
             return
@@ -98,28 +98,28 @@ class World:
 
     @property
     def ledger(self) -> Ledger:
-        """Everything that happened so far."""
+        """All effects so far."""
         if not self.path.exists():
             return Ledger()
-        return Ledger(tuple(decode(line, Line) for line in self.path.read_bytes().splitlines()))
+        return Ledger(tuple(decode(line, LedgerEntry) for line in self.path.read_bytes().splitlines()))
 
     def count(self, what: str | None = None, *, key: str | None = None) -> int:
-        """How often something happened: this, under this key, or anything at all."""
+        """Return how often an effect happened: this one, under this key, or any."""
         return self.ledger.count(what, key=key)
 
     def by_key(self, what: str | None = None) -> Counter[str]:
-        """How often it happened under each idempotency key."""
+        """Return the number of effects under each idempotency key."""
         return self.ledger.by_key(what)
 
     def has(self, key: str) -> bool:
-        """Whether anything happened under this key: what a probe asks."""
+        """Return True if any effect happened under this key, as a probe needs."""
         return self.count(key=key) > 0
 
     def assert_once(self, what: str, *, key: str | None = None) -> None:
-        """Insist that something happened exactly once: at all, or under this key.
+        """Assert that an effect happened exactly once, in all or under this key.
 
         Raises:
-            AssertionError: it did not happen, or more than once; with the whole ledger.
+            AssertionError: the effect happened never or more than once; includes the whole ledger.
         """
         ledger = self.ledger
         if (times := ledger.count(what, key=key)) != 1:

@@ -1,7 +1,7 @@
-"""`spawn_background`: the tool by which a model starts another one that goes on when the turn is over.
+"""The tool `spawn_background`: starts another tool that outlives the turn.
 
-It checks, in the order of the documents, and makes a task of kind `background_tool`; the registry of tasks runs it.
-Starting is idempotent: the run is named after the call, so a call that is made again after a crash finds its run.
+The tool checks its arguments in the documented order and creates a task of kind `background_tool`, which the task
+registry runs. The run id is derived from the call, so a repeated call after a crash finds its run.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Protocol, cast, runtime_checkable
 
 from perdure.codec import Json, brief, digest
 from perdure.errors import Code, Error
-from perdure.services.background import BackgroundEventSink, BackgroundOutcome, Run
+from perdure.services.background import BackgroundEventSink, BackgroundOutcome, RunAttempt
 from perdure.services.schedules import MAX_ACTIVE_SCHEDULES_PER_SESSION
 from perdure.services.tasks import KIND_BACKGROUND_TOOL, KIND_MONITOR, ORPHANED, CreateSessionTask, SessionTask
 from perdure.tools.context import ToolContext
 from perdure.tools.decorator import Tool
 from perdure.tools.errors import ToolError
-from perdure.tools.execution_result import ToolExecutionResult
-from perdure.tools.objects import SomeTool, ToolObject
+from perdure.tools.execution_result import ToolResult
+from perdure.tools.objects import BaseTool, SomeTool
 from perdure.tools.registry import ToolRegistry
 from perdure.vocab.tools import ToolHints
 
@@ -29,28 +29,28 @@ SPAWN_BACKGROUND = "spawn_background"
 
 @runtime_checkable
 class BackgroundExecutableTool(Protocol):
-    """A tool that can run in the background: it also says so in its hints (`supports_background=True`)."""
+    """A tool that can run in the background. Its hints must include `supports_background=True`."""
 
     async def execute_background(
         self, arguments: dict[str, Json], context: ToolContext[object], sink: BackgroundEventSink
     ) -> BackgroundOutcome:
-        """Do it, telling `sink` on the way.
+        """Run the tool, reporting progress to `sink`.
 
         Raises:
-            ToolError: it failed, and the session should read why. Anything else is hidden.
+            ToolError: the run failed; the session reads the message. Any other error is hidden.
         """
         ...
 
 
 def executor_of(tool: SomeTool | None) -> BackgroundExecutableTool | None:
-    """What runs a tool in the background; None if nothing does."""
+    """Return the background executor of a tool, or None."""
     found = tool.written_as if isinstance(tool, Tool) else tool
     return found if isinstance(found, BackgroundExecutableTool) else None
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleRequest:
-    """When a monitor fires: again and again, or once."""
+    """The start times of a monitor: recurring or once."""
 
     cron_expression: str | None
     scheduled_at: datetime | None
@@ -58,7 +58,7 @@ class ScheduleRequest:
 
 
 class _Refused(Exception):
-    """What the model is told."""
+    """A refusal whose text the model reads."""
 
 
 _SCHEMA: Json = {
@@ -88,31 +88,29 @@ _SCHEMA: Json = {
 }
 
 
-class SpawnBackgroundTool(ToolObject):
-    """Start a tool in the background, now or by a schedule."""
+class SpawnBackgroundTool(BaseTool):
+    """Starts a tool in the background, now or by a schedule."""
 
     name = SPAWN_BACKGROUND
     display_name = "Spawn Background"
     description = "Run a background-capable tool asynchronously. Returns at once; the session is told when it is over."
     parameters_schema = _SCHEMA
     hints = ToolHints(idempotent=True)
-    checked = False  # it says in its own words what is wrong
+    checked = False  # the tool words its own errors
     requires_context = True
 
-    async def execute(self, arguments: dict[str, Json]) -> ToolExecutionResult:
-        """Refuses: a run belongs to a session."""
-        return ToolExecutionResult.tool_error(
+    async def execute(self, arguments: dict[str, Json]) -> ToolResult:
+        """Refuse: a run belongs to a session."""
+        return ToolResult.tool_error(
             "spawn_background requires context. This tool must be executed with session context."
         )
 
-    async def execute_with_context(
-        self, arguments: dict[str, Json], context: ToolContext[object]
-    ) -> ToolExecutionResult:
-        """Check, and start."""
+    async def execute_with_context(self, arguments: dict[str, Json], context: ToolContext[object]) -> ToolResult:
+        """Check the arguments and start the run."""
         try:
-            return ToolExecutionResult.success(await self._spawned(arguments, context))
+            return ToolResult.success(await self._spawned(arguments, context))
         except _Refused as refusal:
-            return ToolExecutionResult.tool_error(str(refusal))
+            return ToolResult.tool_error(str(refusal))
 
     async def _spawned(self, arguments: dict[str, Json], ctx: ToolContext[object]) -> dict[str, Json]:
         name, args = arguments.get("tool"), arguments.get("args")
@@ -129,15 +127,16 @@ class SpawnBackgroundTool(ToolObject):
             )
         tool = _capable(registry, name := name.strip())
         given = arguments.get("title")
-        title = given.strip() if isinstance(given, str) and given.strip() else tool.display_name or f"Background {name}"
-        asked = _Asked(name, cast("dict[str, Json]", args), title, signal)
+        title = given.strip() if isinstance(given, str) else ""
+        title = title or tool.to_definition().display_name or f"Background {name}"
+        asked = _SpawnArguments(name, cast("dict[str, Json]", args), title, signal)
         if schedule is not None:
             return await _scheduled(ctx, asked, schedule)
         return await _started(ctx, asked, tool.hints)
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _SpawnArguments:
     tool: str
     args: dict[str, Json]
     title: str
@@ -157,14 +156,14 @@ def _capable(registry: ToolRegistry, name: str) -> SomeTool:
     return tool
 
 
-async def _started(ctx: ToolContext[object], asked: _Asked, hints: ToolHints) -> dict[str, Json]:
+async def _started(ctx: ToolContext[object], asked: _SpawnArguments, hints: ToolHints) -> dict[str, Json]:
     if (tasks := ctx.services.session_task_registry) is None:
         raise _Refused("Session task registry not available in this context. Background runs require task tracking.")
     if ctx.services.file_store is None:
         raise _Refused(
             "Session file store not available in this context. spawn_background requires artifact persistence."
         )
-    run = Run(f"bg_{brief(digest(('background', ctx.idempotency_key)))}", asked.title, asked.tool)
+    run = RunAttempt(f"bg_{brief(digest(('background', ctx.idempotency_key)))}", asked.title, asked.tool)
     spec: Json = {
         "tool": asked.tool,
         "arguments": asked.args,
@@ -201,16 +200,17 @@ async def _started(ctx: ToolContext[object], asked: _Asked, hints: ToolHints) ->
 
 
 def is_reattachable(hints: ToolHints) -> bool:
-    """Whether a run may be begun again by another worker: its tool only reads, or may run twice."""
+    """Return True if another worker may restart the run: its tool is read-only or idempotent."""
     return bool(hints.idempotent) or bool(hints.readonly)
 
 
 def reattach_background_run(spec: Json, context: ToolContext[object]) -> BackgroundExecutableTool:
-    """What goes on with a run whose worker is gone, if that may be: what the tool is today counts, not only what it was
-    when the run was spawned. (Whether there is room for it was asked before, when it was taken.)
+    """Return the executor that continues a run of a dead worker.
+
+    The tool's current hints must allow it, not only those at the spawn. Capacity was checked when the run was claimed.
 
     Raises:
-        ToolError: `orphaned`; nobody will go on with it, and this is why.
+        ToolError: `orphaned`; the message explains why the run cannot continue.
     """
     if context.services.file_store is None:
         raise _orphan("file store not available; cannot re-attach background run")
@@ -234,11 +234,11 @@ def _orphan(message: str) -> ToolError:
     return ToolError(message, code=ORPHANED)
 
 
-# --- by a schedule ----------------------------------------------------------------------------------------------
+# --- schedules --------------------------------------------------------------------------------------------------
 
 
 def parse_schedule(arguments: dict[str, Json]) -> ScheduleRequest | None:
-    """The schedule that is asked for, if any."""
+    """Return the requested schedule, or None."""
     if "schedule" not in arguments:
         return None
     given = arguments["schedule"]
@@ -270,7 +270,7 @@ def _moment(text: str) -> datetime:
 
 
 def monitor_description(asked_tool: str, args: Json, title: str, signal: bool) -> str:
-    """What the session is told when a monitor fires."""
+    """Return the message sent to the session when a monitor fires."""
     payload = {"tool": asked_tool, "title": title, "signal_on_completion": signal, "args": args}
     shown = json.dumps(payload, indent=2, ensure_ascii=False)
     return (
@@ -279,7 +279,7 @@ def monitor_description(asked_tool: str, args: Json, title: str, signal: bool) -
     )
 
 
-async def _scheduled(ctx: ToolContext[object], asked: _Asked, schedule: ScheduleRequest) -> dict[str, Json]:
+async def _scheduled(ctx: ToolContext[object], asked: _SpawnArguments, schedule: ScheduleRequest) -> dict[str, Json]:
     schedules = ctx.services.schedule_store
     if schedules is None:
         raise _Refused("Schedule store not available in this context. Scheduled monitors require session schedules.")
@@ -316,8 +316,8 @@ async def _scheduled(ctx: ToolContext[object], asked: _Asked, schedule: Schedule
     }
 
 
-async def _monitor(ctx: ToolContext[object], asked: _Asked, when: dict[str, Json]) -> SessionTask | None:
-    """The task of a monitor, if there can be one: the schedule is what counts."""
+async def _monitor(ctx: ToolContext[object], asked: _SpawnArguments, when: dict[str, Json]) -> SessionTask | None:
+    """Create the task of a monitor if possible. Without a task the schedule still works."""
     tasks = ctx.services.session_task_registry
     if tasks is None:
         return None

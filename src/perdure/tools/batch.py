@@ -1,18 +1,18 @@
-"""Running calls that were prepared together: parallel ones first, serial ones after them, answers in source order."""
+"""Execution of a batch of calls: parallel calls first, then serial ones; results in source order."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from perdure.tools.context import CancelToken
+from perdure.tools.context import Cancellation
 from perdure.vocab.effects import BatchedCall, PreparedToolBatch
 from perdure.vocab.outcomes import (
     CompletedToolCall,
     Done,
     Failed,
-    Failure,
     FailureClass,
+    FailureDetail,
     Launch,
     NotRun,
     Pending,
@@ -22,16 +22,16 @@ from perdure.vocab.outcomes import (
 
 GRACE_MS = 50
 
-RunCall = Callable[[BatchedCall, CancelToken], Awaitable[ToolOutput]]
+RunCall = Callable[[BatchedCall, Cancellation], Awaitable[ToolOutput]]
 
 
 async def run_batch(
-    batch: PreparedToolBatch, run: RunCall, *, is_serial: Callable[[str], bool], cancellation: CancelToken
+    batch: PreparedToolBatch, run: RunCall, *, is_serial: Callable[[str], bool], cancellation: Cancellation
 ) -> ToolBatchOutcome:
-    """Run every call of a batch once; `run` answers each and is given a token of its own.
+    """Run every call of a batch once. `run` executes each with its own cancellation token.
 
-    On cancellation, by the token or of the caller, the children are told and get 50 ms; what has not answered by then
-    is cancelled, and the caller's own cancellation is raised.
+    On cancellation, by the token or of the caller, running calls are asked to stop and have 50 ms. The rest is
+    cancelled. The caller's own cancellation is raised.
     """
     running = _Running(batch, run)
     forget = cancellation.add_callback(running.stop_soon)
@@ -50,13 +50,13 @@ async def run_batch(
 
 
 class _Running:
-    """The calls of a batch under way."""
+    """The running calls of a batch."""
 
     def __init__(self, batch: PreparedToolBatch, run: RunCall) -> None:
         self._batch = batch
         self._run = run
         self._loop = asyncio.get_running_loop()
-        self._tokens = [CancelToken() for _ in batch.calls]
+        self._tokens = [Cancellation() for _ in batch.calls]
         self._tasks: dict[int, asyncio.Task[ToolOutput]] = {}
         self._stopped = asyncio.Event()
 
@@ -79,15 +79,15 @@ class _Running:
         if waiting:
             await self.stop()
 
-    async def _one(self, call: BatchedCall, token: CancelToken) -> ToolOutput:
+    async def _one(self, call: BatchedCall, token: Cancellation) -> ToolOutput:
         return await self._run(call, token)
 
     def stop_soon(self) -> None:
-        """Cancelled, by whatever thread."""
+        """Request cancellation, from any thread."""
         self._loop.call_soon_threadsafe(self._stopped.set)
 
     async def stop(self) -> None:
-        """Tell every child, and give them a moment."""
+        """Ask all running calls to stop and wait for the grace period."""
         self._stopped.set()
         for token in self._tokens:
             token.cancel()
@@ -110,7 +110,7 @@ class _Running:
 
 
 def collected(batch: PreparedToolBatch, launches: Sequence[Launch | None]) -> tuple[ToolOutput, ...]:
-    """One output per call, in order. A batch that answers with another number of results answers nothing."""
+    """Return one output per call, in order. A wrong number of results fails every call."""
     if len(launches) != len(batch):
         message = f"the batch has {len(batch)} calls and was answered with {len(launches)} results"
         return tuple(_failed("tool_batch_result_count_mismatch", message, "internal") for _ in batch.calls)
@@ -132,4 +132,4 @@ def _completed(call: BatchedCall, output: ToolOutput) -> CompletedToolCall:
 
 
 def _failed(code: str, message: str, failure_class: FailureClass) -> Failed:
-    return Failed(failure=Failure(code=code, message=message, failure_class=failure_class))
+    return Failed(failure=FailureDetail(code=code, message=message, failure_class=failure_class))

@@ -1,4 +1,4 @@
-"""Things that a body does beside others: which of them we are in, and whether it has lost to another."""
+"""Concurrent branches of a body: the current branch, and its cancellation by another."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ T = TypeVar("T")
 
 @dataclass(eq=False, slots=True)
 class Branch:
-    """Something that a body does beside other things. Once it has `lost`, it gets no further: whatever it waits for, or
-    does next that is not recorded, raises `CancelledError`. Once: cleaning up is its own business. While it is `held`,
-    it does nothing that is not recorded."""
+    """One of several concurrent parts of a body.
+
+    A `lost` branch is cancelled: its next wait or unrecorded operation raises `CancelledError` once, so cleanup can
+    run. A `held` branch performs nothing unrecorded.
+    """
 
     above: Branch | None
     lost: bool = False
@@ -27,23 +29,23 @@ _CURRENT: ContextVar[Branch | None] = ContextVar("perdure_branch", default=None)
 
 
 def branch() -> Branch:
-    """One more thing that is done beside others, below what runs now."""
+    """Create a branch below the current one."""
     return Branch(_CURRENT.get())
 
 
 async def along(branch: Branch, work: Awaitable[T]) -> T:
-    """Do something as a branch; in a task of its own."""
+    """Run work as a branch. Call in a separate task."""
     _CURRENT.set(branch)
     return await work
 
 
 def beside_others() -> bool:
-    """Whether what runs now is one of several things."""
+    """Return True if the current code runs in a branch."""
     return _CURRENT.get() is not None
 
 
 async def while_held(recorded: Callable[[], bool]) -> None:
-    """Wait until nothing holds what runs now, unless what it does next is `recorded`."""
+    """Wait until no enclosing branch is held, unless the next operation is `recorded`."""
     branch = _CURRENT.get()
     while branch is not None:
         if branch.held is not None and not recorded():
@@ -52,10 +54,10 @@ async def while_held(recorded: Callable[[], bool]) -> None:
 
 
 def check_not_lost() -> None:
-    """Stop what runs now, once, if something beside it was first."""
+    """Raise `CancelledError` once if an enclosing branch has lost."""
     branch = _CURRENT.get()
     while branch is not None:
         if branch.lost and not branch.stopped:
             branch.stopped = True
-            raise asyncio.CancelledError("something beside it was first")
+            raise asyncio.CancelledError("another branch finished first")
         branch = branch.above

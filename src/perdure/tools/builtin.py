@@ -1,7 +1,7 @@
-"""Tools that need nothing but the process they run in, and two that exist to test others.
+"""Built-in tools that need no service, and two tools for tests.
 
-What needs a service (the network, a shell, storage, background runs) is not here: it comes with the service that it
-needs, so that nothing runs that a model was not told of. Those for files are in `tools/files.py`.
+Tools that need a service (network, shell, storage, background runs) come with that service, so that a model sees every
+tool that can run. File tools are in `tools/files.py`.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import cast
 
 from perdure.codec import Json
 from perdure.tools.context import ToolContext
-from perdure.tools.execution_result import ToolExecutionResult
-from perdure.tools.objects import ToolObject
+from perdure.tools.execution_result import ToolResult
+from perdure.tools.objects import BaseTool
 from perdure.vocab.tools import ToolHints
 
 _SAFE = ToolHints(readonly=True, idempotent=True)
 
 
-def default_tools() -> tuple[ToolObject, ...]:
-    """A fresh set of them, in order."""
+def default_tools() -> tuple[BaseTool, ...]:
+    """Return new instances of the built-in tools, in order."""
     return (
         GetCurrentTimeTool(),
         EchoTool(),
@@ -54,25 +54,25 @@ def _text(description: str, **more: Json) -> Json:
 # --- for testing ------------------------------------------------------------------------------------------------
 
 
-class EchoTool(ToolObject):
-    """Says what it was told."""
+class EchoTool(BaseTool):
+    """Returns its message."""
 
     name = "echo"
     display_name = "Echo"
     description = "Echo back the provided message. Useful for testing tool execution."
     parameters_schema = _schema(("message",), message=_text("The message to echo back"))
     hints = _SAFE
-    checked = False  # it says what it was told, and takes nothing for an empty message
+    checked = False  # any message is accepted; a missing one is empty
 
-    async def execute(self, arguments: dict[str, Json]) -> ToolExecutionResult:
-        """The message, and how many bytes it is long."""
+    async def execute(self, arguments: dict[str, Json]) -> ToolResult:
+        """Return the message and its length in bytes."""
         given = arguments.get("message")
         message = given if isinstance(given, str) else ""
-        return ToolExecutionResult.success({"echoed": message, "length": len(message.encode())})
+        return ToolResult.success({"echoed": message, "length": len(message.encode())})
 
 
-class FailingTool(ToolObject):
-    """Always fails, visibly or internally."""
+class FailingTool(BaseTool):
+    """A tool that always fails, visibly or internally."""
 
     name = "failing_tool"
     display_name = "Failing Tool"
@@ -86,26 +86,26 @@ class FailingTool(ToolObject):
 
     @classmethod
     def with_tool_error(cls, message: str) -> FailingTool:
-        """One whose failure the model reads."""
+        """Return a tool whose failure the model can read."""
         return cls(message)
 
     @classmethod
     def with_internal_error(cls, message: str) -> FailingTool:
-        """One whose failure only the log has."""
+        """Return a tool whose failure appears only in the log."""
         return cls(message, internal=True)
 
-    async def execute(self, arguments: dict[str, Json]) -> ToolExecutionResult:
+    async def execute(self, arguments: dict[str, Json]) -> ToolResult:
         """Fail."""
         if self.internal:
-            return ToolExecutionResult.internal_error_msg(self.message)
-        return ToolExecutionResult.tool_error(self.message)
+            return ToolResult.internal_error_msg(self.message)
+        return ToolResult.tool_error(self.message)
 
 
 # --- the time ---------------------------------------------------------------------------------------------------
 
 
-class GetCurrentTimeTool(ToolObject):
-    """The time, in UTC. Never the same twice, and yet of no effect: a crash may simply ask again."""
+class GetCurrentTimeTool(BaseTool):
+    """The current time in UTC. Without side effects, so a crash runs the call again."""
 
     name = "get_current_time"
     display_name = "Get Current Time"
@@ -114,13 +114,13 @@ class GetCurrentTimeTool(ToolObject):
         format=_text("How to write it: `iso8601` (default), `unix` or `human`", enum=["iso8601", "unix", "human"])
     )
     hints = ToolHints(readonly=True)
-    checked = False  # it says in its own words what is wrong
+    checked = False  # the tool words its own errors
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self._now = now
 
-    async def execute(self, arguments: dict[str, Json]) -> ToolExecutionResult:
-        """The time in the wanted format."""
+    async def execute(self, arguments: dict[str, Json]) -> ToolResult:
+        """Return the time in the requested format."""
         wanted = arguments.get("format") or "iso8601"
         moment = datetime.fromtimestamp(self._now(), tz=UTC)
         match wanted:
@@ -131,38 +131,38 @@ class GetCurrentTimeTool(ToolObject):
             case "human":
                 shown = moment.strftime("%A, %d %B %Y, %H:%M:%S UTC")
             case _:
-                return ToolExecutionResult.tool_error("format must be one of: iso8601, unix, human")
-        return ToolExecutionResult.success({"time": shown, "format": wanted, "timezone": "UTC"})
+                return ToolResult.tool_error("format must be one of: iso8601, unix, human")
+        return ToolResult.success({"time": shown, "format": wanted, "timezone": "UTC"})
 
 
 # --- arithmetic -------------------------------------------------------------------------------------------------
 
 
-class _Arithmetic(ToolObject):
+class _Arithmetic(BaseTool):
     parameters_schema = _schema(
         ("a", "b"),
         a={"type": "number", "description": "The first number"},
         b={"type": "number", "description": "The second number"},
     )
     hints = _SAFE
-    checked = False  # a missing operand is 0, and the model sees in the result what was computed
+    checked = False  # a missing operand is 0; the result shows the operands
 
-    async def execute(self, arguments: dict[str, Json]) -> ToolExecutionResult:
-        """The result, and what it is the result of."""
+    async def execute(self, arguments: dict[str, Json]) -> ToolResult:
+        """Return the result with its operation and operands."""
         try:
             a, b = _number(arguments.get("a")), _number(arguments.get("b"))
             result = self.compute(a, b)
         except ZeroDivisionError:
-            return ToolExecutionResult.tool_error("Cannot divide by zero")
+            return ToolResult.tool_error("Cannot divide by zero")
         except OverflowError:
-            return ToolExecutionResult.tool_error("The numbers are too large to compute with")
+            return ToolResult.tool_error("The numbers are too large to compute with")
         if not math.isfinite(result):
-            return ToolExecutionResult.tool_error("The result is too large to be written down")
-        return ToolExecutionResult.success({"result": result, "operation": self.name, "a": a, "b": b})
+            return ToolResult.tool_error("The result is too large to be written down")
+        return ToolResult.success({"result": result, "operation": self.name, "a": a, "b": b})
 
     @abstractmethod
     def compute(self, a: float, b: float) -> float:
-        """The result."""
+        """Return the result."""
 
 
 def _number(given: Json) -> float:
@@ -170,50 +170,50 @@ def _number(given: Json) -> float:
 
 
 class AddTool(_Arithmetic):
-    """a + b."""
+    """Addition: a + b."""
 
     name = "add"
     display_name = "Add"
     description = "Add two numbers together and return the result."
 
     def compute(self, a: float, b: float) -> float:
-        """The sum."""
+        """Return the sum."""
         return a + b
 
 
 class SubtractTool(_Arithmetic):
-    """a - b."""
+    """Subtraction: a - b."""
 
     name = "subtract"
     display_name = "Subtract"
     description = "Subtract the second number from the first and return the result."
 
     def compute(self, a: float, b: float) -> float:
-        """The difference."""
+        """Return the difference."""
         return a - b
 
 
 class MultiplyTool(_Arithmetic):
-    """a * b."""
+    """Multiplication: a * b."""
 
     name = "multiply"
     display_name = "Multiply"
     description = "Multiply two numbers and return the result."
 
     def compute(self, a: float, b: float) -> float:
-        """The product."""
+        """Return the product."""
         return a * b
 
 
 class DivideTool(_Arithmetic):
-    """a / b."""
+    """Division: a / b."""
 
     name = "divide"
     display_name = "Divide"
     description = "Divide the first number by the second and return the result."
 
     def compute(self, a: float, b: float) -> float:
-        """The quotient."""
+        """Return the quotient."""
         return a / b
 
 
@@ -231,26 +231,26 @@ def _weather(seed: int) -> dict[str, Json]:
     }
 
 
-class GetWeatherTool(ToolObject):
-    """Made-up weather, always the same for a place."""
+class GetWeatherTool(BaseTool):
+    """Simulated weather, constant per place."""
 
     name = "get_weather"
     display_name = "Get Weather"
     description = "Get the current weather of a place. Simulated: the values are made up from the place's name."
     parameters_schema = _schema(("location",), location=_text("The place, e.g. `Kyiv`"))
     hints = _SAFE
-    checked = False  # it says in its own words what is wrong
+    checked = False  # the tool words its own errors
 
-    async def execute(self, arguments: dict[str, Json]) -> ToolExecutionResult:
-        """The weather."""
+    async def execute(self, arguments: dict[str, Json]) -> ToolResult:
+        """Return the weather."""
         place = _place(arguments)
         if place is None:
-            return ToolExecutionResult.tool_error("Missing required parameter: location")
-        return ToolExecutionResult.success({"location": place, **_weather(sum(place.encode())), "simulated": True})
+            return ToolResult.tool_error("Missing required parameter: location")
+        return ToolResult.success({"location": place, **_weather(sum(place.encode())), "simulated": True})
 
 
-class GetForecastTool(ToolObject):
-    """Made-up weather of the days to come."""
+class GetForecastTool(BaseTool):
+    """Simulated weather forecast."""
 
     name = "get_forecast"
     display_name = "Get Forecast"
@@ -261,18 +261,18 @@ class GetForecastTool(ToolObject):
         days={"type": "integer", "description": "How many days: 1 to 7, 3 unless said", "minimum": 1, "maximum": 7},
     )
     hints = _SAFE
-    checked = False  # it says in its own words what is wrong
+    checked = False  # the tool words its own errors
 
-    async def execute(self, arguments: dict[str, Json]) -> ToolExecutionResult:
-        """One entry per day."""
+    async def execute(self, arguments: dict[str, Json]) -> ToolResult:
+        """Return one entry per day."""
         place = _place(arguments)
         if place is None:
-            return ToolExecutionResult.tool_error("Missing required parameter: location")
+            return ToolResult.tool_error("Missing required parameter: location")
         wanted = arguments.get("days")
         days = min(max(1, wanted), MAX_DAYS) if isinstance(wanted, int) and not isinstance(wanted, bool) else 3
         seed = sum(place.encode())
         forecast = [{"day": day + 1, **_weather(seed + 7 * day)} for day in range(days)]
-        return ToolExecutionResult.success({"location": place, "forecast": forecast, "simulated": True})
+        return ToolResult.success({"location": place, "forecast": forecast, "simulated": True})
 
 
 def _place(arguments: dict[str, Json]) -> str | None:
@@ -280,14 +280,14 @@ def _place(arguments: dict[str, Json]) -> str | None:
     return given if isinstance(given, str) and given.strip() else None
 
 
-# --- telling how far the work is --------------------------------------------------------------------------------
+# --- progress of the work ---------------------------------------------------------------------------------------
 
 _PROGRESS = ("progress", "blocked", "completed")
 _TODO = ("pending", "in_progress", "completed")
 
 
-class ReportProgressTool(ToolObject):
-    """For those who see no more of a session than these reports."""
+class ReportProgressTool(BaseTool):
+    """Progress reports for observers that do not see the conversation."""
 
     name = "report_progress"
     display_name = "Report Progress"
@@ -299,34 +299,32 @@ class ReportProgressTool(ToolObject):
         details={"type": "array", "items": {"type": "string"}, "description": "More, point by point"},
     )
     hints = ToolHints(idempotent=True)
-    checked = False  # it says in its own words what is wrong
+    checked = False  # the tool words its own errors
 
-    async def execute(self, arguments: dict[str, Json]) -> ToolExecutionResult:
-        """Check and repeat the report: it is in the log by that."""
+    async def execute(self, arguments: dict[str, Json]) -> ToolResult:
+        """Check and return the report, which records it in the log."""
         status, summary, details = arguments.get("status"), arguments.get("summary"), arguments.get("details")
         if status not in _PROGRESS:
-            return ToolExecutionResult.tool_error(f"status must be one of: {', '.join(_PROGRESS)}")
+            return ToolResult.tool_error(f"status must be one of: {', '.join(_PROGRESS)}")
         if not _filled(summary):
-            return ToolExecutionResult.tool_error("summary must not be empty")
+            return ToolResult.tool_error("summary must not be empty")
         points: Json = [] if details is None else details
         if not isinstance(points, list) or not all(_filled(point) for point in cast("list[Json]", points)):
-            return ToolExecutionResult.tool_error("details must be a list of texts that are not empty")
-        return ToolExecutionResult.success(
+            return ToolResult.tool_error("details must be a list of texts that are not empty")
+        return ToolResult.success(
             {"reported": True, "status": status, "summary": summary, "details": cast("Json", points)}
         )
 
-    async def execute_with_context(
-        self, arguments: dict[str, Json], context: ToolContext[object]
-    ) -> ToolExecutionResult:
-        """The same, and tell it live."""
+    async def execute_with_context(self, arguments: dict[str, Json], context: ToolContext[object]) -> ToolResult:
+        """Check and return the report, and emit it live."""
         result = await self.execute(arguments)
         if result.is_success:
-            context.emit_progress(str(arguments["summary"]))
+            context.progress(str(arguments["summary"]))
         return result
 
 
-class WriteTodosTool(ToolObject):
-    """The model's own list of what is to do. It is nowhere but in the conversation: each call gives all of it."""
+class WriteTodosTool(BaseTool):
+    """The model's task list. Each call contains the whole list; it is stored only in the conversation."""
 
     name = "write_todos"
     display_name = "Write Todos"
@@ -347,23 +345,23 @@ class WriteTodosTool(ToolObject):
         },
     )
     hints = ToolHints(idempotent=True, concurrency_class="session_todos")
-    checked = False  # it says in its own words what is wrong
+    checked = False  # the tool words its own errors
 
-    async def execute(self, arguments: dict[str, Json]) -> ToolExecutionResult:
-        """Check the list, and count."""
+    async def execute(self, arguments: dict[str, Json]) -> ToolResult:
+        """Check the list and count the tasks by status."""
         given = arguments.get("todos")
         if not isinstance(given, list):
-            return ToolExecutionResult.tool_error("Missing required parameter: todos (list expected)")
+            return ToolResult.tool_error("Missing required parameter: todos (list expected)")
         todos = cast("list[Json]", given)
         for number, todo in enumerate(todos, start=1):
             if problem := _problem(todo):
-                return ToolExecutionResult.tool_error(f"Task {number}: {problem}")
+                return ToolResult.tool_error(f"Task {number}: {problem}")
         counts = {status: sum(todo["status"] == status for todo in todos) for status in _TODO}
         result: dict[str, Json] = {"total": len(todos), **counts, "todos": todos}
         if todos and counts["completed"] < len(todos) and counts["in_progress"] != 1:
             many = "No task is" if counts["in_progress"] == 0 else f"{counts['in_progress']} tasks are"
             result["warning"] = f"{many} in progress; exactly one should be"
-        return ToolExecutionResult.success(result)
+        return ToolResult.success(result)
 
 
 def _problem(todo: Json) -> str:

@@ -1,4 +1,4 @@
-"""The tools an agent has at a moment. Being in it is the only fact about availability."""
+"""The tools of an agent. Membership alone decides availability."""
 
 from __future__ import annotations
 
@@ -9,52 +9,52 @@ from typing import Protocol
 from perdure.codec import Json
 from perdure.tools.context import ToolContext
 from perdure.tools.verdicts import Verdict
-from perdure.vocab.outcomes import Failure
+from perdure.vocab.outcomes import FailureDetail
 from perdure.vocab.tools import MATERIALIZE, Composition, ProjectionPolicy, ToolContract, ToolManifest
 
 
 class Runnable(Protocol):
-    """A tool that can run: a function, or what a provider offers."""
+    """An executable tool: a function, or a provider's tool."""
 
     @property
     def name(self) -> str:
-        """The name the model calls it by."""
+        """Name by which the model calls the tool."""
         ...
 
     @property
     def contract(self) -> ToolContract:
-        """What a turn captures of it."""
+        """The contract that a turn captures."""
         ...
 
     @property
     def is_async(self) -> bool:
-        """Whether it runs on the event loop, rather than in a thread."""
+        """True if the tool runs on the event loop, False if in a thread."""
         ...
 
     @property
     def probe(self) -> Callable[[ToolContext], Verdict | Awaitable[Verdict]] | None:
-        """Asks the outside system about a call in doubt."""
+        """Function that checks a call in doubt in the external system."""
         ...
 
-    def bind(self, args: Json) -> dict[str, object] | Failure:
+    def bind(self, args: Json) -> dict[str, object] | FailureDetail:
         """Check a model's arguments."""
         ...
 
     def invoke(self, ctx: ToolContext[object], arguments: Mapping[str, object]) -> object:
-        """Run it, with checked arguments."""
+        """Run the tool with checked arguments."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A tool in a catalog. Without a contract nobody can call it: its arguments are not known."""
+    """A tool in a catalog. Without a contract its arguments are unknown and it cannot be called."""
 
     manifest: ToolManifest
     tool: Runnable | None
 
 
 class Catalog:
-    """Tools by name, in the order they were given."""
+    """Tools by name, in registration order."""
 
     def __init__(self, members: Iterable[Member]) -> None:
         self.members: Mapping[str, Member] = {member.manifest.name: member for member in members}
@@ -63,7 +63,7 @@ class Catalog:
         )
 
     def get(self, name: str) -> Runnable | None:
-        """The tool of that name, if it can run."""
+        """Return the executable tool of that name, or None."""
         member = self.members.get(name)
         return member.tool if member and is_callable(member.manifest) else None
 
@@ -73,37 +73,37 @@ class Catalog:
         return tuple(contract.name for contract in self.contracts)
 
     def without_contract(self, name: str) -> bool:
-        """Whether there is such a tool, and nobody knows its arguments."""
+        """Return True if the tool exists but its arguments are unknown."""
         member = self.members.get(name)
         return member is not None and member.tool is None and is_callable(member.manifest)
 
 
 def is_callable(manifest: ToolManifest) -> bool:
-    """Whether the tool is for callers at all."""
+    """Return True if the tool can be called."""
     return manifest.activation == "callable"
 
 
 @dataclass(frozen=True, slots=True)
 class ActiveCatalog:
-    """The tools of one turn: those of the composition it captured, whatever has been deployed since."""
+    """The tools of one turn: those of its captured composition, regardless of later deploys."""
 
     composition: Composition
 
     def callable_tool_manifest(self, name: str) -> ToolManifest | None:
-        """The manifest of a tool this turn may call."""
+        """Return the manifest of a tool this turn may call, or None."""
         contract = self.composition.tool(name)
         return contract.manifest if contract else None
 
     def callable_tool_manifest_by_id(self, tool_id: str) -> ToolManifest | None:
-        """The same, by the tool's id."""
+        """Return the manifest of the tool with this id, or None."""
         return next((one.manifest for one in self.composition.tools if one.tool_id == tool_id), None)
 
     def projection_policy(self, name: str) -> ProjectionPolicy:
-        """What becomes of references in a tool's arguments; those of a tool nobody knows are materialized."""
+        """Return the projection policy for references in a tool's arguments. Default: materialize."""
         contract = self.composition.tool(name)
         return contract.projection if contract else MATERIALIZE
 
     def is_serial(self, name: str) -> bool:
-        """Whether calls of a tool run one at a time, after the parallel ones. Those of an unknown tool do not."""
+        """Return True if calls of a tool run one at a time, after the parallel ones. Unknown tools are parallel."""
         contract = self.composition.tool(name)
         return contract is not None and contract.durability.serial

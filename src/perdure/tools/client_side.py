@@ -1,6 +1,6 @@
-"""Tools that are run elsewhere: by the client that shows the session, or by asking the person in front of it.
+"""Tools that run outside: in the client that shows the session, or as questions to a person.
 
-Law: nothing here is ever run in this process. Such a call is emitted, the session waits, and somebody posts the result.
+Law: such a tool never runs in this process. The call is emitted, the session waits, and the client posts the result.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from perdure.errors import Code, Error
 from perdure.tools.decorator import AnyTool, raw_tool
 from perdure.tools.json_schema import problem_of, schema_problem
 from perdure.tools.schema import RawArguments, result_schema
-from perdure.vocab.outcomes import Failure
+from perdure.vocab.outcomes import FailureDetail
 from perdure.vocab.questions import QUESTIONS_SCHEMA, questions_of
 from perdure.vocab.questions import problem_of as problem_of_questions
 from perdure.vocab.tools import ToolHints
@@ -33,25 +33,25 @@ def client_tool(
     description: str,
     parameters: Json,
     *,
-    result: Json | type[object] = None,
+    result_type: Json | type[object] = None,
     timeout: float | str | None = None,
-    display_name: str = "",
+    title: str = "",
     hints: ToolHints | None = None,
 ) -> AnyTool:
-    """A tool that the client runs: a definition without a body. Results are posted with `session.post_result`.
+    """Return a tool that the client runs: a definition without a body.
 
-    `parameters` is the JSON schema of its arguments; `result` that of what is posted (or a type), if that is to be
-    checked. Without `timeout`, the session waits as long as it takes.
+    Results are posted with `session.post_result`. `parameters` is the JSON schema of the arguments. `result` is a
+    schema or type for posted results; without it they are not checked. Without `timeout`, the session waits forever.
 
     Raises:
-        Error: `tool_invalid` for a schema, name or duration that makes no sense.
+        Error: `tool_invalid` for an invalid schema, name or duration.
     """
     try:
         problem = problem_of(parameters)
     except (Error, TypeError, ValueError) as wrong:
-        problem = f"they are not JSON: {wrong}"
+        problem = f"not JSON: {wrong}"
     if problem:
-        raise Error(Code.TOOL_INVALID, f"the tool {name}: its parameters cannot be used", because=problem)
+        raise Error(Code.TOOL_INVALID, f"the tool {name}: invalid parameters", because=problem)
     made = raw_tool(
         _elsewhere,
         name,
@@ -59,43 +59,43 @@ def client_tool(
         description=description,
         client_side=True,
         timeout=timeout,
-        display_name=display_name,
+        title=title,
         hints=hints,
     )
-    return made if result is None else replace(made, returns=_checked(name, result))
+    return made if result_type is None else replace(made, returns=_checked(name, result_type))
 
 
 def _checked(name: str, result: Json | type[object]) -> Json:
-    schema = result_schema(result, name) if isinstance(result, type) else to_json(result, where="the result's schema")
+    schema = result_schema(result, name) if isinstance(result, type) else to_json(result, where="the result schema")
     if problem := schema_problem(schema):
-        raise Error(Code.TOOL_INVALID, f"the tool {name}: its result cannot be checked", because=problem, tool=name)
+        raise Error(Code.TOOL_INVALID, f"the tool {name}: invalid result schema", because=problem, tool=name)
     return schema
 
 
 class _Questions(RawArguments):
-    """The questions of one call, as `ask_user` takes them."""
+    """The arguments of `ask_user`: the questions of one call."""
 
-    def bind(self, args: Json) -> dict[str, object] | Failure:
+    def bind(self, args: Json) -> dict[str, object] | FailureDetail:
         bound = super().bind(args)
-        if isinstance(bound, Failure):
+        if isinstance(bound, FailureDetail):
             return bound
         questions = questions_of(args)
         problem = problem_of_questions(questions)
-        message = f"The questions cannot be asked; nobody was. {problem}"
-        return Failure(code="invalid_tool_args", message=message, failure_class="invalid") if problem else bound
+        message = f"The questions are invalid and were not asked. {problem}"
+        return FailureDetail(code="invalid_tool_args", message=message, failure_class="invalid") if problem else bound
 
 
 def asking(*, timeout: float | str | None = "1d", name: str = ASK_USER) -> AnyTool:
-    """A tool by which the model asks the person typed questions; they answer with `session.answer`.
+    """Return a tool by which the model asks the user typed questions, answered with `session.answer`.
 
-    When nobody answers in time, choices with a default count as answered by it; if there are none, the call fails.
+    After the timeout, choices with a default count as answered with it. Without any default, the call fails.
 
     Raises:
-        Error: `tool_invalid` for a duration that makes no sense.
+        Error: `tool_invalid` for an invalid duration.
     """
     description = (
         "Ask the person you work for, when you cannot go on without their answer. Ask everything you need at once. "
-        "kind is choice (with options; default is what counts if nobody answers), text, or secret: then the answer is "
+        "kind is choice (with options; default counts if there is no answer), text, or secret: then the answer is "
         "a reference, such as secret:…, to hand to a tool that takes one. Ask for passwords and keys only as secret."
     )
     made = raw_tool(
@@ -105,11 +105,11 @@ def asking(*, timeout: float | str | None = "1d", name: str = ASK_USER) -> AnyTo
         description=description,
         client_side=True,
         timeout=timeout,
-        display_name="Ask User",
+        title="Ask User",
         hints=ToolHints(readonly=True),
     )
     return replace(made, asks_person=True)
 
 
 ask_user = asking()
-"""The tool `ask_user`, with a day for the answers."""
+"""The tool `ask_user` with a timeout of one day."""

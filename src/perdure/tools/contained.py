@@ -1,7 +1,7 @@
-"""Other people's code, run so that nothing it raises gets past: how it ended is a value.
+"""Containment of user code: the outcome is a value, and no exception escapes.
 
-A SystemExit that leaves a task ends the whole event loop, and a CancelledError that leaks out of somebody's library
-looks like our own cancellation. Here neither does.
+A SystemExit that leaves a task would end the event loop. A CancelledError that leaks from a library would look like
+cancellation by the runtime.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ GRACE_MS = 50
 
 
 async def drive(call: Callable[[], object]) -> Ended:
-    """Call it, await what it returns, and say how that ended. Raises nothing; run it as a task of its own."""
+    """Call `call`, await its result, and return the outcome. Never raises; run it as a separate task."""
     try:
         value = call()
         return Returned(await value if inspect.isawaitable(value) else value)
-    except BaseException as error:  # noqa: BLE001 - see above; how it ended is judged by the caller
+    except BaseException as error:  # noqa: BLE001 - see above; the caller judges the outcome
         return Raised(error)
 
 
 def end_of(future: asyncio.Future[Ended]) -> Ended:
-    """How a driven call ended that is over."""
-    # Cancelled before its first step, by somebody else. Not "not started": of a wrapper, the first half did run.
+    """Return the outcome of a finished driven call."""
+    # Cancelled before its first step. Not "not started": the first half of a wrapper did run.
     return Raised(asyncio.CancelledError()) if future.cancelled() else future.result()
 
 
 async def contained(call: Callable[[], object], *, name: str) -> Ended:
-    """Run async code in a task of its own, which is cancelled with its caller and gets a grace to clean up.
+    """Run async code in a separate task, which is cancelled with its caller and gets a grace period for cleanup.
 
-    A CancelledError that is raised from here is the caller's own.
+    A CancelledError raised from here is the caller's own.
     """
     task = asyncio.create_task(drive(call), name=name)
     try:

@@ -1,4 +1,4 @@
-"""What a tool knows about the call it serves: who asks, under which key, with which dependencies, and until when."""
+"""The context passed to a tool: ids, idempotency key, dependencies, cancellation, services."""
 
 from __future__ import annotations
 
@@ -7,51 +7,40 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from os import PathLike
-from typing import TYPE_CHECKING, Final, Generic, Self
+from typing import TYPE_CHECKING, Generic, cast
 
 from perdure.codec import Json, brief, digest
 from perdure.errors import Code, Error
-from perdure.ids import CallId, Tenant, TurnId
-from perdure.observe.emit import (
-    EventContext,
-    EventData,
-    EventEmitter,
-    EventRequest,
-    ToolOutputDeltaData,
-    ToolProgressData,
-)
+from perdure.ids import DEFAULT_TENANT, CallId, SessionId, Tenant, TurnId
+from perdure.observe.emit import EventData, EventRequest, ToolOutputDeltaData, ToolProgressData
 from perdure.services.commands import GRACE_S, KEEP_BYTES, StartedCommand, checked
-from perdure.services.files.protocol import SessionFiles, SessionFileSystem
+from perdure.services.files.protocol import SessionFiles
 from perdure.services.schedules import SessionScheduleStore
 from perdure.services.secrets import SecretStore
-from perdure.services.subagents import SubagentSpawnStore
 from perdure.services.tasks import SessionTaskRegistry
 from perdure.tools.body import Body
+from perdure.tools.clients.attachments import Attachments
+from perdure.tools.clients.completions import DirectCompletions, DirectRequest
+from perdure.tools.clients.dispatch import Dispatch
+from perdure.tools.clients.messages import MessagesClient
 from perdure.tools.clients.process_events import ProcessEventInfo
-from perdure.tools.clients.progress import ProgressSender, SandboxMessage
-from perdure.tools.clients.surface import CallSurface
+from perdure.tools.clients.processes import SessionProcesses
+from perdure.tools.clients.programs import Programs
+from perdure.tools.clients.sessions import Sessions
+from perdure.tools.clients.tools import ToolsClient
+from perdure.tools.clients.triggers import TriggerClient
 from perdure.tools.completion import Completion, CompletionOps
-from perdure.tools.durable import DurableOps
+from perdure.tools.durable import DurableOps, recorded_body
 from perdure.tools.durations import duration_ms
-from perdure.tools.services import (
-    NO_SERVICES,
-    MessageRetriever,
-    NetworkAccess,
-    PlatformStore,
-    ResultReader,
-    Services,
-    SessionMutator,
-    SessionStore,
-    missing,
-)
+from perdure.tools.origin import NO_ORIGIN, NOT_GIVEN, CallOrigin
+from perdure.tools.services import Services, missing, required
+from perdure.vocab.messages import Message
 
-if TYPE_CHECKING:  # so that a bare `ToolContext` is complete to a type checker; at run time it needs no default
+if TYPE_CHECKING:  # type checkers see a complete bare `ToolContext`; no default is needed at run time
     from typing_extensions import TypeVar
-
-    from perdure.tools.registry import ToolRegistry
-    from perdure.vocab.tools import ToolDefinition
 
     Deps = TypeVar("Deps", covariant=True, default=Json)
 else:
@@ -59,11 +48,13 @@ else:
 
     Deps = TypeVar("Deps", covariant=True)
 
+T = TypeVar("T")
+
 logger = logging.getLogger("perdure.tools")
 
 
-class CancelToken:
-    """Tells a running call that nobody waits for it any more. Safe to read and to set from any thread."""
+class Cancellation:
+    """A thread-safe flag that asks a running call to stop."""
 
     __slots__ = ("_callbacks", "_cancelled", "_lock", "ignored")
 
@@ -71,16 +62,16 @@ class CancelToken:
         self._lock = threading.Lock()
         self._cancelled = False
         self.ignored = False
-        """Whether the call went on for longer than it was given to stop, and was left running."""
+        """True if the call exceeded its grace period and was left running."""
         self._callbacks: dict[object, Callable[[], None]] = {}
 
     @property
     def cancelled(self) -> bool:
-        """Whether the call should stop."""
+        """True if the call should stop."""
         return self._cancelled
 
     def cancel(self) -> None:
-        """Set it, once and for all, and run the callbacks on this thread."""
+        """Set the flag and run the callbacks on this thread. Later calls do nothing."""
         with self._lock:
             if self._cancelled:
                 return
@@ -91,7 +82,7 @@ class CancelToken:
             _run(callback)
 
     def add_callback(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Run `callback` on cancellation, at once if that has passed. Returns a function that takes it back."""
+        """Run `callback` on cancellation, or now if the flag is set. Return a function that removes it."""
         key = object()
         with self._lock:
             if not self._cancelled:
@@ -105,7 +96,7 @@ class CancelToken:
             self._callbacks.pop(key, None)
 
     async def wait(self) -> None:
-        """Return once it is set."""
+        """Wait until the flag is set."""
         loop = asyncio.get_running_loop()
         reached = loop.create_future()
 
@@ -114,7 +105,7 @@ class CancelToken:
                 reached.set_result(None)
 
         def tell() -> None:
-            with contextlib.suppress(RuntimeError):  # that loop is closed: nobody waits in it any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed, so it has no waiter left
                 loop.call_soon_threadsafe(arrive)
 
         forget = self.add_callback(tell)
@@ -124,7 +115,7 @@ class CancelToken:
             forget()
 
     def __repr__(self) -> str:
-        return f"CancelToken(cancelled={self._cancelled})"
+        return f"Cancellation(cancelled={self._cancelled})"
 
 
 def _run(callback: Callable[[], None]) -> None:
@@ -134,179 +125,158 @@ def _run(callback: Callable[[], None]) -> None:
         logger.exception("a cancellation callback failed")
 
 
-class _NotGiven:
-    """Stands for absent dependencies, since None may be a dependency."""
-
-    def __repr__(self) -> str:
-        return "NOT_GIVEN"
-
-
-NOT_GIVEN: Final = _NotGiven()
-
-
 @dataclass(frozen=True, kw_only=True, repr=False)  # no slots: with them, `ToolContext[Deps](...)` fails on 3.11
-class ToolContext(CallSurface, DurableOps, CompletionOps, Generic[Deps]):
-    """One call, as its tool sees it. `idempotency_key` is the same for every attempt, after every restart.
+class ToolContext(DurableOps, CompletionOps, Generic[Deps]):
+    """The context of one call. `idempotency_key` is the same for every attempt and after every restart.
 
-    `given` is what the runtime was given as `deps=`; tools read it through `deps`.
+    A service that the runtime lacks raises a `ToolError` that names it.
     """
 
+    session_id: SessionId
     turn_id: TurnId
+    call_id: CallId
+    tool_name: str
+    tenant: Tenant = DEFAULT_TENANT
+    attempt: int = 1
+    max_attempts: int = 1
+    idempotency_key: str = ""
     args: Json = None
-    cancellation: CancelToken = field(default_factory=CancelToken)
-    given: Deps | _NotGiven = NOT_GIVEN
-    services: Services = NO_SERVICES
-    event_emitter: EventEmitter | None = None
-    event_context: EventContext | None = None
-    body: Body | None = None
-    completion: Completion | None = None
+    cancellation: Cancellation = field(default_factory=Cancellation)
+    _call: CallOrigin = NO_ORIGIN
 
-    async def emit_process_event(self, event_type: str, payload: Json) -> ProcessEventInfo:
-        """Tell those who watch the process this runs in, once however often the body is entered.
+    def _body(self) -> Body:
+        return recorded_body(self._call.body, self.call_id, self.tool_name)
+
+    def _completion(self) -> Completion | None:
+        return self._call.completion
+
+    @property
+    def readable_key(self) -> str | None:
+        """The idempotency key in its readable form. None without a prepared call."""
+        return self.idempotency_key or None
+
+    @property
+    def deps(self) -> Deps:
+        """The dependencies passed to `Runtime(deps=...)`.
+
+        Raises:
+            Error: `invalid_argument` if the runtime has none.
+        """
+        if self._call.deps is NOT_GIVEN:
+            raise Error(
+                Code.INVALID_ARGUMENT,
+                f"the tool {self.tool_name} reads ctx.deps, which is not set",
+                because="the runtime was opened without deps",
+                hint="Runtime(..., deps=...)",
+            )
+        return cast("Deps", self._call.deps)
+
+    @property
+    def locale(self) -> str | None:
+        """The language for answers as a BCP 47 tag, or None if not chosen."""
+        return self._call.services.locale
+
+    def plugin_input(self, plugin_id: str, type: type[T]) -> T | None:
+        """Return the host's input to one plugin for this turn, or None if absent or of another type."""
+        return self._call.turn_context.plugin_input(plugin_id, type)
+
+    async def emit(self, event_type: str, payload: Json) -> ProcessEventInfo:
+        """Append an event to the enclosing process. Recorded once; re-entry does not repeat it.
 
         Raises:
             Error: `durable_effect_process_event_unavailable` outside a process, `…_empty_process_event_type`,
                 `…_process_event_append_failed` or `…_process_event_process_mismatch`.
         """
-        body = self.durable_effects()
-        return await body.emit(self.clients.process_events, self.runtime_process_id, event_type, payload)
+        origin = self._call
+        return await self._body().emit(origin.clients.process_events, origin.runtime_process_id, event_type, payload)
+
+    # --- services of the runtime: a missing service is a visible failure that names it
 
     @property
-    def deps(self) -> Deps:
-        """What the application gave its tools to work with.
-
-        Raises:
-            Error: `invalid_argument` if it gave nothing.
-        """
-        if isinstance(self.given, _NotGiven):
-            raise Error(
-                Code.INVALID_ARGUMENT,
-                f"the tool {self.tool_name} asks for ctx.deps, and there are none",
-                because="the runtime was opened without deps",
-                hint="pass them: Runtime(..., deps=...)",
-            )
-        return self.given
-
-    # --- what the runtime offers: a tool that needs what is not there fails visibly, and says what it needs
+    def services(self) -> Services:
+        """All services of the runtime by name: `ctx.services.network_access`. An absent one is None."""
+        return self._call.services
 
     @property
-    def org_id(self) -> Tenant:
-        """The tenant, by its other name."""
-        return self.tenant
+    def sessions(self) -> Sessions:
+        """Session client: this session, and the others of its tenant through `sessions.get(id)`."""
+        return Sessions(self._call.clients.sessions, self._call.services)
 
     @property
-    def tool_call_id(self) -> CallId:
-        """The call, by its other name."""
-        return self.call_id
+    def tools(self) -> ToolsClient:
+        """Client for the other tools of this turn: `call`, `batch`, `visible`."""
+        return ToolsClient(partial(dispatch_of, self), self._call.services)
 
     @property
-    def locale(self) -> str | None:
-        """The language to answer in, as a BCP 47 tag, if anybody chose one."""
-        return self.services.locale
-
-    @property
-    def visible_tool_names(self) -> frozenset[str] | None:
-        """The tools the model knows of in this turn; None is no restriction."""
-        return self.services.visible_tool_names
-
-    @property
-    def network_access(self) -> NetworkAccess | None:
-        """Which addresses may be reached; None if nobody restricted them."""
-        return self.services.network_access
-
-    @property
-    def message_retriever(self) -> MessageRetriever:
-        """The conversation so far, to read. A `ToolError` that says so, if there is none."""
-        if self.services.message_retriever is None:
-            raise missing("message_retriever")
-        return self.services.message_retriever
-
-    @property
-    def session_store(self) -> SessionStore:
-        """The sessions of this tenant, to read. A `ToolError` that says so, if there is none."""
-        if self.services.session_store is None:
-            raise missing("session_store")
-        return self.services.session_store
-
-    @property
-    def session_mutator(self) -> SessionMutator:
-        """Changes to sessions of this tenant. A `ToolError` that says so, if there is none."""
-        if self.services.session_mutator is None:
-            raise missing("session_mutator")
-        return self.services.session_mutator
-
-    @property
-    def tool_registry(self) -> ToolRegistry:
-        """The agent's own tools, without those of providers. A `ToolError` that says so, if there is no registry.
-
-        It may hold more than the model knows of: show others `visible_tools` only. What is called through it is not
-        recorded.
-        """
-        if self.services.tool_registry is None:
-            raise missing("tool_registry")
-        return self.services.tool_registry
-
-    @property
-    def result_reader(self) -> ResultReader:
-        """The whole of results that were too long to be shown. A `ToolError` that says so, if there is none."""
-        if self.services.result_reader is None:
-            raise missing("result_reader")
-        return self.services.result_reader
-
-    @property
-    def schedule_store(self) -> SessionScheduleStore:
-        """The schedules of this session."""
-        if self.services.schedule_store is None:
-            raise missing("schedule_store")
-        return self.services.schedule_store
-
-    @property
-    def secrets(self) -> SecretStore:
-        """What people gave this session in secret, by reference: `(await ctx.secrets.get(ref)).reveal()`.
-
-        A value that was read is replaced by `[secret]` in whatever tools of this session say from then on. A
-        `ToolError` that says so, if there is no such service.
-        """
-        if self.services.secrets is None:
-            raise missing("secrets")
-        return self.services.secrets
-
-    @property
-    def file_store(self) -> SessionFileSystem:
-        """The files of all sessions of this tenant. A `ToolError` that says so, if there are none."""
-        if self.services.file_store is None:
-            raise missing("file_store")
-        return self.services.file_store
+    def messages(self) -> MessagesClient:
+        """The conversation so far: `list`, `get`, and `result` for complete results that were truncated."""
+        return MessagesClient(self._call.services)
 
     @property
     def files(self) -> SessionFiles:
-        """The files of this session. A `ToolError` that says so, if there are none."""
-        return SessionFiles(self.file_store, self.session_id)
+        """The files of this session."""
+        return SessionFiles(required(self._call.services.file_store, "file_store"), self.session_id)
 
     @property
-    def session_task_registry(self) -> SessionTaskRegistry:
-        """The tasks of sessions of this tenant. A `ToolError` that says so, if there is no registry."""
-        if self.services.session_task_registry is None:
-            raise missing("session_task_registry")
-        return self.services.session_task_registry
+    def attachments(self) -> Attachments:
+        """Attachment client: bytes that belong to the session."""
+        return required(self._call.clients.attachments, "attachments")
 
     @property
-    def platform_store(self) -> PlatformStore:
-        """The other sessions of this tenant, to open, speak to, read and wait for. A `ToolError` that says so, if there
-        is none."""
-        if self.services.platform_store is None:
-            raise missing("platform_store")
-        return self.services.platform_store
+    def secrets(self) -> SecretStore:
+        """The secrets stored for this session, by reference: `(await ctx.secrets.get(ref)).reveal()`.
+
+        After a secret was read, tools of this session show `[secret]` in its place.
+        """
+        return required(self._call.services.secrets, "secrets")
 
     @property
-    def subagent_spawn_store(self) -> SubagentSpawnStore:
-        """Who starts which session for which call: claim, register, settle. A `ToolError` that says so, if there is
-        none."""
-        if self.services.subagent_spawn_store is None:
-            raise missing("subagent_spawn_store")
-        return self.services.subagent_spawn_store
+    def schedules(self) -> SessionScheduleStore:
+        """The schedules of this session."""
+        return required(self._call.services.schedule_store, "schedule_store")
 
-    async def command(  # noqa: PLR0913 - its options, each one word
+    @property
+    def tasks(self) -> SessionTaskRegistry:
+        """The task registry for sessions of this tenant."""
+        return required(self._call.services.session_task_registry, "session_task_registry")
+
+    @property
+    def processes(self) -> SessionProcesses:
+        """Process client: the processes visible to this session."""
+        return required(self._call.clients.processes, "processes")(self)
+
+    @property
+    def triggers(self) -> TriggerClient:
+        """Trigger client: emit occurrences, manage subscriptions."""
+        return required(self._call.clients.triggers, "triggers")(self)
+
+    async def complete(
+        self,
+        question: str = "",
+        *,
+        source: str,
+        messages: Sequence[Message] | None = None,
+        instructions: str = "",
+        utility: bool = False,
+        settings: Json = None,
+        key: str = "",
+    ) -> str:
+        """Return the text of one answer of the session's model, outside the conversation and without tools.
+
+        Ask a question, or pass `messages`, a whole conversation that ends with a user message. `source` is the account
+        for the usage. `utility` uses the host's utility model, with only the settings given here.
+
+        In an ordinary tool the request belongs to the attempt: a repeated attempt asks again. In a `resumable` tool it
+        is recorded under its `key` or content. An answered request, by a reply or an error, is replayed.
+
+        Raises:
+            ToolError: `direct_completion_failed`, or `service_unavailable` without such a model.
+        """
+        content = question if messages is None else messages
+        asked = DirectRequest(content, instructions, settings, key, utility)
+        return (await completions_of(self).complete(asked, source)).text
+
+    async def start_command(  # noqa: PLR0913 - independent options
         self,
         argv: str | Sequence[str],
         *,
@@ -319,17 +289,17 @@ class ToolContext(CallSurface, DurableOps, CompletionOps, Generic[Deps]):
         grace: float | str = GRACE_S,
         keep_bytes: int = KEEP_BYTES,
     ) -> StartedCommand:
-        """Run a command of the operating system that goes on when this call, its turn and its worker are over. This
-        returns once it is registered; when it ends, the session is told, unless `tell` is false.
+        """Start an operating system command that outlives this call, its turn and its worker.
 
-        It is named after this call and `name`, so that however often the call runs, it is one command. Give each a name
-        of its own if a call starts several.
+        Returns once the command is registered. Its end is reported to the session unless `tell` is false. The id is
+        derived from this call and `name`, so a repeated call starts nothing new. Use distinct names to start several
+        commands in one call.
 
         Raises:
             Error: `command_invalid`, `command_unknown`, `command_folder_unknown`, `input_too_large`,
                 `process_conflict` for another command under that name.
         """
-        if (commands := self.services.commands) is None:
+        if (commands := self._call.services.commands) is None:
             raise missing("commands")
         asked = checked(
             argv,
@@ -343,66 +313,60 @@ class ToolContext(CallSurface, DurableOps, CompletionOps, Generic[Deps]):
         id = f"cmd_{brief(digest(('command', self.idempotency_key, name)))}"
         return await commands.start(asked, id=id, label=label, session=self.session_id, tell=tell)
 
-    def visible_tools(self) -> tuple[ToolDefinition, ...]:
-        """The definitions of the agent's tools that the model knows of, as it was told them."""
-        visible, found = self.visible_tool_names, self.services.tool_definitions
-        if found is None:
-            found = self.tool_registry.tool_definitions()
-        return tuple(one for one in found if visible is None or one.name in visible)
+    # --- live notifications to observers
 
-    def with_(self, **changes: object) -> Self:
-        """This context with other fields; the original stays as it is."""
-        return replace(self, **changes)
+    def progress(self, message: str) -> None:
+        """Send a progress message to observers. Best effort: not stored, never blocks, never fails the call."""
+        self._emit(ToolProgressData(self.call_id, self.tool_name, self._redacted(message)))
 
-    def with_services(self, **services: object) -> Self:
-        """This context with other services; the rest stay."""
-        return replace(self, services=replace(self.services, **services))
+    def output(self, text: str, stream: str = "stdout") -> None:
+        """Send a piece of output to observers. Best effort, like `progress`."""
+        self._emit(ToolOutputDeltaData(self.call_id, self.tool_name, self._redacted(text), stream))
 
-    # --- telling observers something, live
-
-    def emit_progress(self, message: str) -> None:
-        """Tell observers how far the call is. Best effort: never stored, never waited for, and nothing fails by it."""
-        self._emit(ToolProgressData(self.call_id, self.tool_name, self._veiled(message)))
-
-    def emit_tool_output(self, delta: str, stream: str = "stdout") -> None:
-        """Show observers a piece of what the call prints. Best effort, as `emit_progress`."""
-        self._emit(ToolOutputDeltaData(self.call_id, self.tool_name, self._veiled(delta), stream))
-
-    def _veiled(self, text: str) -> str:
-        return self.services.veil.text(text) if isinstance(text, str) else text  # pyright: ignore[reportUnnecessaryIsInstance] - whatever a tool says
-
-    @property
-    def progress(self) -> ProgressSender:
-        """Takes messages about how far the call is, and pieces of what it prints. A `ToolError` if nobody listens."""
-        if self.event_emitter is None:
-            raise missing("progress")
-        return self._send
-
-    def _send(self, message: SandboxMessage) -> None:
-        if message.kind in ("stdout", "stderr"):
-            self.emit_tool_output(message.text, message.kind)
-        else:
-            self.emit_progress(message.text)
+    def _redacted(self, text: str) -> str:
+        return self._call.services.redactor.text(text) if isinstance(text, str) else text  # pyright: ignore[reportUnnecessaryIsInstance] - tools pass any type
 
     def _emit(self, data: EventData) -> None:
-        if self.event_emitter is None or self.event_context is None or not self.call_id:
+        emitter, where = self._call.event_emitter, self._call.event_context
+        if emitter is None or where is None or not self.call_id:
             return
         try:
-            self.event_emitter.emit(EventRequest(self.session_id, self.event_context, data))
-        except Exception as problem:  # noqa: BLE001 - a tool must not fail because nobody could be told about it
-            logger.debug("an event of the tool %s was lost: %r", self.tool_name, problem)
+            emitter.emit(EventRequest(self.session_id, where, data))
+        except Exception as problem:  # noqa: BLE001 - a lost event must not fail the tool
+            logger.debug("event lost tool=%s error=%r", self.tool_name, problem)
 
     def __repr__(self) -> str:
-        # Presence only: contexts end up in logs and tracebacks, dependencies hold credentials.
+        # Presence only: contexts end up in logs and tracebacks, and dependencies hold credentials.
+        origin = self._call
         return (
             f"ToolContext(session_id={self.session_id!r}, turn_id={self.turn_id!r}, call_id={self.call_id!r}, "
             f"tool_name={self.tool_name!r}, tenant={self.tenant!r}, attempt={self.attempt}/{self.max_attempts}, "
             f"idempotency_key={_presence(bool(self.idempotency_key))}, args={_presence(self.args is not None)}, "
-            f"deps={_presence(self.given is not NOT_GIVEN)}, services={self.services!r}, "
-            f"clients={self.clients!r}, prepared_payload={_presence(self.prepared_payload is not None)}, "
-            f"event_emitter={_presence(self.event_emitter is not None)}, cancelled={self.cancellation.cancelled})"
+            f"deps={_presence(origin.deps is not NOT_GIVEN)}, services={origin.services!r}, "
+            f"clients={origin.clients!r}, prepared_payload={_presence(origin.prepared_payload is not None)}, "
+            f"event_emitter={_presence(origin.event_emitter is not None)}, cancelled={self.cancellation.cancelled})"
         )
 
 
 def _presence(there: bool) -> str:
     return "present" if there else "absent"
+
+
+def origin_of(ctx: ToolContext[object]) -> CallOrigin:
+    """Return the wiring of a context: the runtime's own view of a call."""
+    return ctx._call  # pyright: ignore[reportPrivateUsage] - the only access from other modules
+
+
+def dispatch_of(ctx: ToolContext[object]) -> Dispatch:
+    """Return the dispatcher of calls to other tools."""
+    return required(origin_of(ctx).clients.dispatch, "dispatch")(ctx)
+
+
+def completions_of(ctx: ToolContext[object]) -> DirectCompletions:
+    """Return the client for model calls outside the conversation."""
+    return required(origin_of(ctx).clients.direct_completions, "direct_completions")(ctx)
+
+
+def programs_of(ctx: ToolContext[object]) -> Programs:
+    """Return the state shared by the code-mode programs of the session."""
+    return required(origin_of(ctx).clients.programs, "programs")

@@ -1,4 +1,4 @@
-"""`@tool`: a function and its promises, as something an agent can be given. Whatever is not supported is refused."""
+"""The decorator `@tool`: a function with its durability, as an agent's tool. Unsupported options are rejected."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from perdure.tools.narration import Narrator, Phase, Templates, narration
 from perdure.tools.schema import Arguments, RawArguments, arguments_of, check_signature, result_schema, try_hints
 from perdure.tools.verdicts import Verdict
 from perdure.vocab.messages import ToolCall
-from perdure.vocab.outcomes import Failure
+from perdure.vocab.outcomes import FailureDetail
 from perdure.vocab.tools import (
     DeferrablePolicy,
     DoubtPolicy,
@@ -33,7 +33,7 @@ from perdure.vocab.tools import (
     ToolPolicy,
 )
 
-if TYPE_CHECKING:  # so that a bare `Tool` is complete to a type checker; at run time it needs no defaults
+if TYPE_CHECKING:  # type checkers see a complete bare `Tool`; no defaults are needed at run time
     from typing_extensions import ParamSpec, TypeVar
 
     P = ParamSpec("P", default=...)
@@ -49,53 +49,58 @@ else:
 Probe: TypeAlias = Callable[[ToolContext], Verdict | Awaitable[Verdict]]
 
 Approve: TypeAlias = Callable[..., bool | Awaitable[bool]]
-"""Whether a call needs a person's leave: a function of its checked arguments, by name, and of the context if it takes
-two. Whatever else it gives or raises is a yes."""
+"""Approval predicate: a function of the checked arguments by name, and of the context if it takes two parameters.
+
+Any result except False, and any exception, requires approval.
+"""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class ToolOptions(TypedDict, total=False):
-    """The knobs of `@tool`. Most tools need `effect` at most."""
+    """The options of `@tool`. Most tools need at most `effect`."""
 
     effect: EffectClass | None
-    """What a crash may do to a call: `once` (default, never re-run blindly), `idempotent` or `pure` (run again), or
-    `resumable` (a body of recorded steps, entered again)."""
+    """Behaviour after a crash: `once` (default, never re-run blindly), `idempotent` or `pure` (run again), or
+    `resumable` (a body of recorded steps, re-entered)."""
     probe: Probe | None
-    """For a `once` tool: asks the outside system whether a call in doubt happened."""
+    """For a `once` tool: checks in the external system whether a call in doubt happened."""
     retries: int | RetryPolicy | None
-    """How often a failed call is tried again; that of a `once` tool only after a failure it declared retry-safe."""
+    """Number of retries after a failure. A `once` call is retried only after a failure declared retry-safe."""
     timeout: float | str | None
-    """Seconds, or `500ms`, `30s`, `2m`. A `once` call that runs into it is in doubt."""
-    serial: bool
+    """Seconds, or `500ms`, `30s`, `2m`. A `once` call that exceeds it is in doubt."""
+    sequential: bool
     """Run after the parallel calls of a reply, one at a time."""
-    concurrency_class: str
-    """Calls of one class never overlap."""
+    concurrency_group: str
+    """Calls with the same class never overlap."""
     name: str | None
     description: str | None
-    display_name: str
-    """What a person reads instead of the name."""
+    title: str
+    """Name shown to people."""
     category: str
-    deferrable: DeferrablePolicy
-    """Whether the schema may be left out until the model asks for it, once there are many tools."""
+    defer_loading: DeferrablePolicy
+    """Whether the schema may be omitted until the model requests it, in a large toolbox."""
     narrate: Narrator | Templates | None
-    """How a call is described to people: sentences by language and phase, or a function that makes them."""
+    """Descriptions of a call for people: sentences by language and phase, or a function that returns them."""
     hints: ToolHints | None
     in_doubt: DoubtPolicy | None
-    approve: bool | Literal["policy"] | Approve | None
-    """Whether a person must allow a call before it runs: always, if a function of the arguments (and the context) says
-    so, or by `policy`: unless the hints say that it only reads, or neither destroys nor reaches outside."""
+    needs_approval: bool | Literal["policy"] | Approve | None
+    """Whether a call needs approval: always, by a function of the arguments (and the context), or by `"policy"`.
+
+    With `"policy"`, no approval is needed if the hints declare the tool read-only, or neither destructive nor
+    open-world.
+    """
     approval_timeout: float | str | None
-    """How long an approval may take, and holds: a day unless said. Silence never approves."""
+    """Maximum time for a decision, and its validity. Default: one day. A missing decision never approves."""
     client_side: bool
-    """The client runs it, not this process: the function is only its signature, and what it returns is checked."""
+    """The client runs the tool, not this process. The function is only a signature; posted results are checked."""
     args_schema: Json | type[object]
-    """A pydantic model instead of the hints, or a JSON schema to show instead of the derived one."""
+    """A pydantic model that replaces the type hints, or a JSON schema that replaces the derived one."""
 
 
 @dataclass(eq=False)
 class Tool(Generic[P, R_co]):
-    """A function an agent may call. Calling it directly is calling the function."""
+    """A function that an agent may call. Calling the object directly calls the function."""
 
     function: Callable[P, R_co]
     name: str
@@ -103,39 +108,39 @@ class Tool(Generic[P, R_co]):
     durability: Durability
     hints: ToolHints = field(default_factory=ToolHints)
     probe: Probe | None = None
-    approve: Approve | None = None
+    needs_approval: Approve | None = None
     args_schema: Json | type[object] = None
-    display_name: str = ""
+    title: str = ""
     category: str = ""
     policy: ToolPolicy = "auto"
-    deferrable: DeferrablePolicy = "automatic"
+    defer_loading: DeferrablePolicy = "automatic"
     narrator: Narrator | Templates | None = field(default=None, repr=False)
     accepts: RawArguments | None = field(default=None, repr=False)
-    """Arguments that the tool checks itself, instead of those read from the function."""
+    """Arguments with a check of their own, in place of those derived from the function."""
     resolved: Mapping[str, object] | None = field(default=None, repr=False)
-    """The function's annotations, if they could be resolved where it was defined."""
+    """The function's annotations, if resolvable where it was defined."""
     returns: Json = None
-    """The JSON schema of what a client posts; left out, it follows from the function's own annotation."""
+    """JSON schema of a client's result. By default it is derived from the return annotation."""
     asks_person: bool = False
-    """Whether its calls are questions to a person."""
+    """True if a call is a question to a person."""
     written_as: object = field(default=None, repr=False)
-    """The object it was written as, if it was not written as a function."""
+    """The original object of a tool that was not written as a function."""
 
     def __post_init__(self) -> None:
         functools.update_wrapper(cast("Callable[P, R_co]", self), self.function, updated=())
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
-        """Call the function itself: nothing is checked, recorded or retried."""
+        """Call the function without checks, records or retries."""
         return self.function(*args, **kwargs)
 
     @property
     def is_async(self) -> bool:
-        """Whether the function is a coroutine function."""
+        """True if the function is a coroutine function."""
         return inspect.iscoroutinefunction(self.function)
 
     @functools.cached_property
     def arguments(self) -> Arguments | RawArguments:
-        """The accepted arguments; read from the function on first use.
+        """The accepted arguments, derived from the function on first use.
 
         Raises:
             Error: `tool_invalid` if they have no JSON schema.
@@ -146,7 +151,7 @@ class Tool(Generic[P, R_co]):
 
     @property
     def contract(self) -> ToolContract:
-        """What a turn captures of this tool."""
+        """The contract that a turn captures."""
         return self._contract
 
     @functools.cached_property
@@ -156,7 +161,7 @@ class Tool(Generic[P, R_co]):
             definition=self.to_definition(),
             durability=self.durability,
             returns=returns,
-            predicate=self.approve is not None,
+            predicate=self.needs_approval is not None,
         )
 
     @property
@@ -167,33 +172,33 @@ class Tool(Generic[P, R_co]):
         return result_schema(annotation, self.name)
 
     def to_definition(self) -> ToolDefinition:
-        """The tool as a model and a user interface see it."""
+        """Return the definition shown to models and user interfaces."""
         return ToolDefinition(
             name=self.name,
             description=self.description,
             parameters=self.arguments.parameters,
-            display_name=self.display_name,
+            display_name=self.title,
             kind="client_side" if self.policy == "client_side" else "builtin",
             policy=self.policy,
             category=self.category,
-            deferrable=self.deferrable,
+            deferrable=self.defer_loading,
             hints=self.hints,
         )
 
     def narrate(self, call: ToolCall, phase: Phase, locale: str | None = None) -> str:
-        """One sentence for people about a call of this tool. Arguments that look like secrets are never in it."""
-        noun = self.hints.narration_noun or self.display_name or self.name
+        """Return one sentence about a call, for people. Arguments that look like secrets are omitted."""
+        noun = self.hints.narration_noun or self.title or self.name
         return narration(call, phase, locale, noun=noun, own=self.narrator)
 
     def invoke(self, ctx: ToolContext[object], arguments: Mapping[str, object]) -> object:
-        """Call the function with checked arguments, and with its context if it takes one."""
+        """Call the function with checked arguments, and with the context if it takes one."""
         given = dict(arguments)
         if self.arguments.context is not None:
             given[self.arguments.context] = ctx
         return cast("Callable[..., object]", self.function)(**given)
 
-    def bind(self, args: Json) -> dict[str, object] | Failure:
-        """Check and convert a model's arguments; a `Failure` says what is wrong with them."""
+    def bind(self, args: Json) -> dict[str, object] | FailureDetail:
+        """Check and convert a model's arguments, or return a `Failure` that explains the problem."""
         return self.arguments.bind(args)
 
 
@@ -211,10 +216,10 @@ def tool(**options: Unpack[ToolOptions]) -> Callable[[Callable[P, R]], Tool[P, R
 def tool(
     function: Callable[P, R] | None = None, /, **options: Unpack[ToolOptions]
 ) -> Tool[P, R] | Callable[[Callable[P, R]], Tool[P, R]]:
-    """Make a function a tool: its hints and docstring are the schema, the options are its promises.
+    """Turn a function into a tool. Type hints and docstring give the schema, options the durability.
 
     Raises:
-        Error: `tool_invalid` for a promise or signature that makes no sense.
+        Error: `tool_invalid` for an invalid option or signature.
     """
     unknown = sorted(set(options) - set(ToolOptions.__annotations__))
     if unknown:
@@ -229,7 +234,7 @@ def tool(
 
 
 def _names_around(function: Callable[..., object], frame: object) -> Mapping[str, object]:
-    # Annotations that are strings may name classes of an enclosing function, which are gone when it has returned.
+    # String annotations may name local classes of an enclosing function, unreachable after it has returned.
     caller = getattr(frame, "f_back", None)
     nested = "<locals>" in getattr(function, "__qualname__", "")
     return dict(caller.f_locals) if caller is not None and nested else {}
@@ -248,7 +253,7 @@ def _make(function: Callable[P, R], options: ToolOptions, around: Mapping[str, o
 def raw_tool(
     function: Callable[P, R], name: str, accepts: RawArguments, /, **options: Unpack[ToolOptions]
 ) -> Tool[P, R]:
-    """A tool that checks its own arguments: `function` takes the context as `ctx`, and all of them as `arguments`.
+    """Return a tool that checks its own arguments: `function` takes `ctx` and all `arguments`.
 
     Raises:
         Error: as `tool`.
@@ -271,7 +276,7 @@ def _assemble(
     if effect == "resumable":
         _check_resumable(name, function, options)
     description = options.get("description")
-    asked: ToolPolicy = "requires_approval" if _always_asked(hints, effect, options.get("approve")) else "auto"
+    asked: ToolPolicy = "requires_approval" if _always_asked(hints, effect, options.get("needs_approval")) else "auto"
     policy: ToolPolicy = "client_side" if options.get("client_side") else asked
     return Tool(
         function=function,
@@ -280,19 +285,19 @@ def _assemble(
         durability=_durability(name, effect, hints, options),
         hints=_told(hints, effect),
         probe=options.get("probe"),
-        approve=_predicate(name, options.get("approve")),
+        needs_approval=_predicate(name, options.get("needs_approval")),
         args_schema=options.get("args_schema"),
-        display_name=options.get("display_name", ""),
+        title=options.get("title", ""),
         category=options.get("category", ""),
         policy=policy,
-        deferrable=_deferrable(name, options.get("deferrable", "automatic")),
+        defer_loading=_deferrable(name, options.get("defer_loading", "automatic")),
         narrator=options.get("narrate"),
         accepts=accepts,
         resolved=resolved,
     )
 
 
-# --- what is refused --------------------------------------------------------------------------------------------
+# --- rejected options -------------------------------------------------------------------------------------------
 
 
 def _invalid(tool: str, message: str, *, because: str = "", hint: str = "") -> Error:
@@ -300,51 +305,51 @@ def _invalid(tool: str, message: str, *, because: str = "", hint: str = "") -> E
 
 
 def _check_client_side(name: str, options: ToolOptions) -> None:
-    """What this process cannot do for a tool that it does not run."""
+    """Reject options that have no effect on a tool that the client runs."""
     if not options.get("client_side"):
         return
-    for option in ("probe", "retries", "in_doubt", "approve", "serial", "concurrency_class"):
+    for option in ("probe", "retries", "in_doubt", "needs_approval", "sequential", "concurrency_group"):
         if options.get(option):
             raise _invalid(
                 name,
                 f"{option}= is not for client_side tools",
-                because="the client runs it, when and as it likes",
-                hint="leave it out",
+                because="the client runs the tool",
+                hint="remove it",
             )
 
 
 def _name(own: str, given: str | None, function: Callable[..., object]) -> str:
     name = given if given is not None else own
-    if not isinstance(name, str) or not _NAME.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance] - whatever a caller gives
+    if not isinstance(name, str) or not _NAME.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance] - callers pass any type
         raise _invalid(
             repr(name or function),
-            "its name cannot be used",
-            because="names are 1 to 64 of A-Z a-z 0-9 _ -",
-            hint='give it one: @tool(name="...")',
+            "invalid name",
+            because="a name has 1 to 64 characters of A-Z a-z 0-9 _ -",
+            hint='@tool(name="...")',
         )
     return name
 
 
 def _check_function(function: Callable[..., object], name: str) -> None:
     if not inspect.isfunction(function) and not inspect.ismethod(function):
-        because = f"it is {type(function).__name__}"
+        because = f"this is a {type(function).__name__}"
         raise _invalid(
-            name, "only functions can be tools", because=because, hint="wrap it: a def with hints that calls it"
+            name, "only functions can be tools", because=because, hint="wrap it in a function with type hints"
         )
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise _invalid(name, "it yields", because="a call has one result", hint="return a list")
+        raise _invalid(name, "generators are not supported", because="a call has one result", hint="return a list")
 
 
-# --- promises ---------------------------------------------------------------------------------------------------
+# --- durability -------------------------------------------------------------------------------------------------
 
 
 def _effect(hints: ToolHints) -> EffectClass:
-    # Guessing anything weaker than `once` is how refunds happen twice.
+    # A weaker guess than `once` would repeat refunds.
     return "pure" if hints.readonly else "idempotent" if hints.idempotent else "once"
 
 
 def _told(hints: ToolHints, effect: EffectClass) -> ToolHints:
-    """Hints for others, completed by what the class says."""
+    """Complete the hints with those implied by the effect class."""
     if effect == "pure" and hints.readonly is None:
         return msgspec.structs.replace(hints, readonly=True)
     if effect == "idempotent" and hints.idempotent is None:
@@ -354,44 +359,40 @@ def _told(hints: ToolHints, effect: EffectClass) -> ToolHints:
 
 def _durability(name: str, effect: EffectClass, hints: ToolHints, options: ToolOptions) -> Durability:
     if effect not in get_args(EffectClass):
-        raise _invalid(
-            name, f"effect={effect!r} does not exist", hint='use "once", "idempotent", "pure" or "resumable"'
-        )
+        raise _invalid(name, f"unknown effect {effect!r}", hint='use "once", "idempotent", "pure" or "resumable"')
     return Durability(
         effect=effect,
         doubt=_doubt(name, effect, options),
         retry=_retry(name, effect, options.get("retries")),
         timeout_ms=_duration_ms(name, "timeout", options.get("timeout")),
-        serial=options.get("serial", False),
-        concurrency_class=options.get("concurrency_class") or hints.concurrency_class or "",
+        serial=options.get("sequential", False),
+        concurrency_class=options.get("concurrency_group") or hints.concurrency_class or "",
         approval_ms=_duration_ms(name, "approval_timeout", options.get("approval_timeout")),
     )
 
 
 def _deferrable(name: str, policy: DeferrablePolicy) -> DeferrablePolicy:
     if policy not in get_args(DeferrablePolicy):
-        raise _invalid(name, f"deferrable={policy!r} does not exist", hint='use "automatic", "never" or "always"')
+        raise _invalid(name, f"unknown deferrable policy {policy!r}", hint='use "automatic", "never" or "always"')
     return policy
 
 
 def _check_resumable(name: str, function: Callable[..., object], options: ToolOptions) -> None:
     if not inspect.iscoroutinefunction(function):
-        raise _invalid(
-            name, "a resumable tool must be async", because="it waits through its context", hint="write `async def`"
-        )
+        raise _invalid(name, "a resumable tool must be async", because="waits are coroutines", hint="write `async def`")
     if options.get("timeout") is not None:
         raise _invalid(
             name,
-            "a resumable tool has no timeout",
-            because="it may wait for days",
-            hint="give one to what it waits for: ctx.event(name, timeout=...)",
+            "timeout= is not for resumable tools",
+            because="a body may wait for days",
+            hint="give the wait a timeout: ctx.wait_for_event(name, timeout=...)",
         )
 
 
 def _doubt(name: str, effect: EffectClass, options: ToolOptions) -> DoubtPolicy:
     probe, wanted = options.get("probe"), options.get("in_doubt")
     if wanted not in (None, *get_args(DoubtPolicy)):
-        raise _invalid(name, f"in_doubt={wanted!r} does not exist", hint='use "tell", "probe" or "ask"')
+        raise _invalid(name, f"unknown in_doubt policy {wanted!r}", hint='use "tell", "probe" or "ask"')
     if wanted == "ask" and effect != "once":
         because = f"a {effect} call is simply run again"
         raise _invalid(name, 'in_doubt="ask" is for once tools', because=because, hint='leave it out, or effect="once"')
@@ -401,9 +402,9 @@ def _doubt(name: str, effect: EffectClass, options: ToolOptions) -> DoubtPolicy:
         return wanted or "tell"
     if effect != "once":
         because = f"a {effect} call is simply run again"
-        raise _invalid(name, "probe= is for once tools", because=because, hint='leave it out, or say effect="once"')
+        raise _invalid(name, "probe= is for once tools", because=because, hint='remove it, or use effect="once"')
     if wanted in ("tell", "ask"):
-        raise _invalid(name, f'in_doubt="{wanted}" would never use the probe', hint="leave one of them out")
+        raise _invalid(name, f'in_doubt="{wanted}" would never use the probe', hint="remove one of them")
     if not callable(probe):
         raise _invalid(name, "probe= is not a function", hint="pass a function of the ToolContext")
     return "probe"
@@ -417,14 +418,14 @@ def _retry(name: str, effect: EffectClass, retries: int | RetryPolicy | None) ->
             raise _invalid(
                 name,
                 'a once tool cannot have the retry policy "idempotent"',
-                because="that would run a call again without knowing whether it took effect",
-                hint='use kind="safe" and raise ToolError(..., retry_safe=True), or say effect="idempotent"',
+                because="a call that may have taken effect would run again",
+                hint='use kind="safe" and raise ToolError(..., retry_safe=True), or effect="idempotent"',
             )
         if retries.max_attempts < 1:
-            raise _invalid(name, f"max_attempts={retries.max_attempts} does not allow a single attempt")
+            raise _invalid(name, f"max_attempts must be >= 1, not {retries.max_attempts}")
         return retries
     if type(retries) is not int or retries < 0:
-        raise _invalid(name, f"retries={retries!r} is not a number of retries", hint="use 0, 1, 2, … or a RetryPolicy")
+        raise _invalid(name, f"retries must be an integer >= 0 or a RetryPolicy, not {retries!r}", hint="retries=2")
     if retries == 0:
         return RetryPolicy()
     return RetryPolicy(kind="safe" if effect == "once" else "idempotent", max_attempts=retries + 1)
@@ -435,7 +436,7 @@ def _duration_ms(name: str, option: str, given: float | str | None) -> int | Non
         return None
     ms = to_ms(given)
     if ms is None:
-        raise _invalid(name, f"{option}={given!r} is not a duration", hint='use seconds, or "500ms", "30s", "2m"')
+        raise _invalid(name, f"invalid duration {option}={given!r}", hint='use seconds, or "500ms", "30s", "2m"')
     return ms
 
 
@@ -444,13 +445,13 @@ def _predicate(name: str, approve: bool | Literal["policy"] | Approve | None) ->
         return None
     if not callable(approve):
         raise _invalid(
-            name, f"approve={approve!r} does not exist", hint='use True, a function of the arguments, or "policy"'
+            name, f"unknown approve policy {approve!r}", hint='use True, a function of the arguments, or "policy"'
         )
     return approve
 
 
 def _always_asked(hints: ToolHints, effect: EffectClass, approve: object) -> bool:
-    """Whether every call needs leave. What a tool does not say of itself is read conservatively."""
+    """Return True if every call needs approval. Missing hints count as harmful."""
     if approve != "policy":
         return approve is True
     harmless = hints.destructive is False and hints.open_world is False

@@ -1,4 +1,4 @@
-"""Reading a docstring in Google style: what a tool does, and what each argument means."""
+"""Parser for docstrings in Google style: the description of a tool and of each argument."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _ENTRY = re.compile(r"^\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """A docstring, taken apart."""
+    """The parts of a docstring."""
 
     description: str = ""
     arguments: dict[str, str] = field(default_factory=dict[str, str])
 
 
 def explain(doc: str | None) -> Explained:
-    """The text before the first section, and the entries of `Args:`."""
+    """Return the text before the first section, and the entries of `Args:`."""
     description: list[str] = []
     entries: list[str] = []
     section = ""
@@ -50,7 +50,7 @@ def _arguments(lines: list[str]) -> dict[str, str]:
     found: dict[str, list[str]] = {}
     current: list[str] = []
     for line in lines:
-        entry = _ENTRY.match(line[outermost:])  # a deeper line starts with a space, and is no entry
+        entry = _ENTRY.match(line[outermost:])  # deeper lines start with a space and are no entries
         if entry:
             current = found.setdefault(entry.group(1), [])
             current.append(entry.group(2).strip())

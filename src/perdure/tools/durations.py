@@ -1,4 +1,4 @@
-"""Durations as people write them: seconds as a number, or `500ms`, `30s`, `2m`, `1h`, `1d`."""
+"""Parser for durations: seconds as a number, or `500ms`, `30s`, `2m`, `1h`, `1d`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from perdure.errors import Code, Error
 
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 LONGEST_MS = 100 * 365 * 86_400_000
-"""Nobody waits longer than a century."""
+"""The longest duration: a century."""
 
 _TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*")
 
 
 def to_ms(duration: object) -> int | None:
-    """Milliseconds, at least 1; None if it is not a positive duration."""
+    """Convert to milliseconds, at least 1. Return None for an invalid duration."""
     match duration:
         case bool():
             return None
@@ -31,10 +31,10 @@ def to_ms(duration: object) -> int | None:
 
 
 def seconds(timeout: object) -> float | None:
-    """How long a caller waits; None: as long as it takes.
+    """Convert a timeout to seconds. None means no timeout.
 
     Raises:
-        Error: `invalid_argument` if that is not a duration.
+        Error: `invalid_argument` for an invalid duration.
     """
     if timeout is None or (isinstance(timeout, int | float) and not isinstance(timeout, bool)):
         return timeout
@@ -42,14 +42,14 @@ def seconds(timeout: object) -> float | None:
 
 
 def duration_ms(duration: float | str, *, what: str) -> int:
-    """Milliseconds.
+    """Convert a duration to milliseconds.
 
     Raises:
-        Error: `invalid_argument` if it is not a positive duration.
+        Error: `invalid_argument` for an invalid duration.
     """
     ms = to_ms(duration)
     if ms is None:
         raise Error(
-            Code.INVALID_ARGUMENT, f"{what}: {duration!r} is not a duration", hint='use seconds, or "30s", "2h", "3d"'
+            Code.INVALID_ARGUMENT, f"{what}: invalid duration {duration!r}", hint='use seconds, or "30s", "2h", "3d"'
         )
     return ms

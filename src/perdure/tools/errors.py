@@ -1,4 +1,4 @@
-"""What a tool may raise to say how its call ended. Any other exception stays between us and the log."""
+"""Exceptions by which a tool reports the outcome of a call. Any other exception is hidden from the model."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ MAX_MESSAGE_CHARS = 16_384
 
 
 class ToolError(Exception):
-    """The call failed, and the model should read why.
+    """The call failed, and the model reads the message.
 
-    `retry_safe` promises that nothing happened, so that the call may be made again, even that of a `once` tool.
-    `code` is the tool's own; it is data, not one of ours.
+    `retry_safe` promises that the call had no effect, so that even a `once` tool may be retried. `code` is chosen by
+    the tool; it is data, not an error code of the runtime.
     """
 
-    # Of the class as well: a subclass may forget to call this constructor, in the very moment something fails.
+    # Class attributes too: a subclass may not call this constructor.
     message: str = ""
     code: str = "tool_error"
     retry_safe: bool = False
@@ -49,11 +49,11 @@ class OutcomeUnknown(Exception):
         self.message = message
 
 
-# --- reading what was raised --------------------------------------------------------------------------------------
+# --- reading exceptions -------------------------------------------------------------------------------------------
 
 
 def foremost(error: BaseException) -> BaseException:
-    """What a group of exceptions says about the call: doubt of any part is doubt; one exception stands for itself."""
+    """Reduce an exception group to the exception that decides the call. Doubt of any part wins."""
     leaves = _leaves(error)
     doubt = next((leaf for leaf in leaves if isinstance(leaf, OutcomeUnknown)), None)
     return doubt or (leaves[0] if len(leaves) == 1 else error)
@@ -67,20 +67,20 @@ def _leaves(error: BaseException) -> list[BaseException]:
 
 
 def message_of(error: ToolError | OutcomeUnknown) -> str:
-    """What it says, as text that can be stored."""
+    """Return the error's message as text that can be stored."""
     return text_of(error.message) or text_of(error)
 
 
 def text_of(said: object) -> str:
-    """Anything as text: tools raise with whatever they have, not always text, not always valid, not always short."""
+    """Convert any value to storable text of limited length. Tools raise with values of any type."""
     try:
         text = str(said).encode("utf-8", "replace").decode()
     except Exception:
-        logger.exception("what a tool raised cannot be shown")
+        logger.exception("exception text unavailable")
         text = type(said).__name__
     return text if len(text) <= MAX_MESSAGE_CHARS else f"{text[:MAX_MESSAGE_CHARS]}…"
 
 
 def whole_ms(ms: object) -> int | None:
-    """Whole milliseconds: a fraction would be written to the log and refused when it is read."""
+    """Round to whole milliseconds. The log accepts no fractions."""
     return max(0, round(ms)) if isinstance(ms, int | float) and math.isfinite(ms) else None

@@ -1,7 +1,7 @@
-"""Running one attempt of one call, and saying honestly how it ended.
+"""Execution of one attempt of a call, with an accurate outcome.
 
-Laws: `run_attempt` never raises, except when its own caller is cancelled, and never outlives a deadline by more than
-the grace. What the tool says about its end is believed; what nobody can know about a `once` call is in doubt.
+Laws: `run_attempt` never raises, except when its own caller is cancelled. It exceeds a deadline by at most the grace
+period. The outcome that the tool reports is believed; an unobservable outcome of a `once` call is in doubt.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from msgspec.structs import replace
 from perdure.codec import Json
 from perdure.effects.attachments import check_bytes
 from perdure.errors import Code, Error
-from perdure.services.secrets import Veil
+from perdure.services.secrets import Redactor
 from perdure.tools.catalog import Runnable
-from perdure.tools.ceiling import MAX_KEPT_BYTES
 from perdure.tools.contained import GRACE_MS, drive, end_of
-from perdure.tools.context import ToolContext
-from perdure.tools.endings import Parked
+from perdure.tools.context import ToolContext, origin_of
 from perdure.tools.errors import OutcomeUnknown, ToolError, foremost, message_of, text_of, whole_ms
 from perdure.tools.execution_result import (
     INTERNAL_ERROR,
     ConnectionRequired,
     FailedInternally,
     FailedVisibly,
-    Succeeded,
+    Image,
     SucceededWithImages,
-    ToolExecutionResult,
-    ToolResultImage,
+    ToolResult,
+    ToolSucceeded,
     chain_string,
     log_internal,
     without_raw_output,
 )
+from perdure.tools.result_truncation import MAX_KEPT_BYTES
 from perdure.tools.results import Unstorable, keep
-from perdure.tools.threads import Ended, Job, NotStarted, Raised, Returned, ToolThreads
+from perdure.tools.step_outcomes import Parked
+from perdure.tools.threads import Ended, NotStarted, Raised, Returned, ThreadJob, ToolThreads
 from perdure.tools.toolbox import Prepared
-from perdure.tools.verdicts import DidNotHappen, Happened, Unknown, Verdict
+from perdure.tools.verdicts import CannotTell, DidNotHappen, Happened, Verdict
 from perdure.vocab.outcomes import (
     Failed,
-    Failure,
+    FailureDetail,
     InDoubt,
     NotRun,
     PendingCompletion,
@@ -64,26 +64,26 @@ _SHOWN = frozenset(
     if code.value.startswith(("durable_effect", "tool_completion", "process_signal", "replay_", "await_event"))
     or code in (Code.INVALID_JSON, Code.INVALID_ID, Code.INVALID_TEXT, Code.INPUT_TOO_LARGE)
 )
-"""Errors of ours that a tool's own use of its context brings about; all others stay between us and the log."""
+"""Error codes caused by a tool's own use of its context. All other errors are hidden from the model."""
 
 
 @dataclass(frozen=True, slots=True)
-class TimedOut:
-    """The deadline passed first; `late` is how the call ended within the grace, if it did."""
+class DeadlinePassed:
+    """The deadline passed first. `late` is the outcome if the call ended within the grace period."""
 
     late: Ended | None = None
 
 
 @dataclass(slots=True)
 class Sidecar:
-    """What a result carries beside its value: pictures, and the output of which the value is a summary."""
+    """Extras of a result: images, and the full output that the value summarizes."""
 
-    images: list[ToolResultImage] = field(default_factory=list[ToolResultImage])
+    images: list[Image] = field(default_factory=list[Image])
     raw_output: str | None = None
 
 
 class Withheld(Exception):
-    """The call may not start any more. Nothing of it has run."""
+    """The call may no longer start. No part of it has run."""
 
 
 def _always() -> bool:
@@ -99,36 +99,35 @@ async def run_attempt(
     may_start: Callable[[], bool] = _always,
     sidecar: Sidecar | None = None,
 ) -> ToolOutput | PendingCompletion:
-    """Run one attempt and say how it ended, or that somebody outside will. What its result carries beside its value
-    goes into `sidecar`.
+    """Run one attempt and return its outcome, or a pending completion. Extras of the result go into `sidecar`.
 
-    `may_start` is asked as the very last thing before the tool's own function is called, on whatever thread that
-    happens and however long the call had to queue for it; if it says no, `Withheld` is raised and nothing has run.
+    `may_start` is called immediately before the tool's function, on its thread and after any queueing. If it returns
+    False, `Withheld` is raised and nothing has run.
 
-    `left_ms` is what is left of the deadline that was recorded with the call's intent, so that the log tells the truth
-    about when the call was told to stop. It proves to nobody that the call has no effect after it.
+    `left_ms` is the rest of the deadline recorded with the call's intent, so that the log shows the true time of the
+    stop. A passed deadline does not prove that the call has no later effect.
 
-    On timeout and when the caller is cancelled, the tool is told (`ctx.cancellation`, and cancellation of an async
-    body), gets a grace of 50 ms, and is left behind if it ignores that. What it says within the grace counts; otherwise
-    the caller's own cancellation is raised.
+    On timeout and on cancellation of the caller, the tool is asked to stop: `ctx.cancellation` is set, and an async
+    body is cancelled. After a grace period of 50 ms it is left running. An outcome reported within the grace period
+    counts; otherwise the caller's own cancellation is raised.
     """
     beside = sidecar or Sidecar()
     output = await _attempt(prepared, ctx, threads, left_ms, may_start, beside)
-    return output if isinstance(output, PendingCompletion) else _veiled(output, beside, ctx.services.veil)
+    return output if isinstance(output, PendingCompletion) else _redacted(output, beside, ctx.services.redactor)
 
 
-def _veiled(output: ToolOutput, beside: Sidecar, veil: Veil) -> ToolOutput:
-    """What the tool says, without the secrets it knows."""
+def _redacted(output: ToolOutput, beside: Sidecar, redactor: Redactor) -> ToolOutput:
+    """Redact secrets in the tool's output."""
     if beside.raw_output is not None:
-        beside.raw_output = veil.text(beside.raw_output)
+        beside.raw_output = redactor.text(beside.raw_output)
     match output:
         case Success(value=value):
-            return replace(output, value=veil.json(value))
+            return replace(output, value=redactor.json(value))
         case Failed(failure=failure):
-            hidden = replace(failure, message=veil.text(failure.message), code=veil.text(failure.code))
+            hidden = replace(failure, message=redactor.text(failure.message), code=redactor.text(failure.code))
             return replace(output, failure=hidden)
         case InDoubt(message=message):
-            return replace(output, message=veil.text(message))
+            return replace(output, message=redactor.text(message))
         case NotRun():
             return output
 
@@ -141,7 +140,7 @@ async def _attempt(
     may_start: Callable[[], bool],
     beside: Sidecar,
 ) -> ToolOutput | PendingCompletion:
-    tool = prepared.tool
+    tool, body = prepared.tool, origin_of(ctx).body
     if prepared.contract.client_side:
         message = f"{ctx.tool_name} is run by the client, and nothing here can wait for that"
         return _failed(code="pending_tool_not_supported_here", message=message, failure_class="invalid")
@@ -149,24 +148,24 @@ async def _attempt(
     def call() -> object:
         if not may_start():
             raise Withheld
-        if ctx.body is not None:
-            ctx.body.life.enter()
+        if body is not None:
+            body.life.enter()
         return tool.invoke(ctx, prepared.arguments)
 
     limit_ms = prepared.durability.timeout_ms if left_ms is None else left_ms
     if limit_ms is not None and limit_ms <= 0:
-        return _timed_out(TimedOut(NotStarted("its time was over before it could start")), prepared, ctx, beside)
+        return _timed_out(DeadlinePassed(NotStarted("its time was over before it could start")), prepared, ctx, beside)
     ended = await _run(call, tool.is_async, ctx, threads, limit_ms)
     if isinstance(ended, Raised) and isinstance(ended.error, Withheld):
         raise Withheld
-    if ctx.body is not None:
-        life = ctx.body.life
+    if body is not None:
+        life = body.life
         await life.end()
         if life.parked:
             raise Parked
         if life.broken is not None:
             return _refused(life.broken)
-    if isinstance(ended, TimedOut):
+    if isinstance(ended, DeadlinePassed):
         return _timed_out(ended, prepared, ctx, beside)
     if isinstance(ended, Returned) and isinstance(ended.value, PendingCompletion):
         return _pending(ended.value, ctx)
@@ -181,20 +180,21 @@ async def run_to_end(
     left_ms: int | None = None,
     sidecar: Sidecar | None = None,
 ) -> ToolOutput:
-    """Run one attempt where nobody can wait for somebody outside."""
+    """Run one attempt in a context that cannot wait for an external completion."""
     output = await run_attempt(prepared, ctx, threads=threads, left_ms=left_ms, sidecar=sidecar)
     if not isinstance(output, PendingCompletion):
         return output
-    message = f"{ctx.tool_name} left its end to somebody outside, and nothing here can wait for that"
+    message = f"{ctx.tool_name} is pending, and nothing here can wait for an external completion"
     return _failed(code="pending_tool_not_supported_here", message=message, failure_class="invalid")
 
 
 def _pending(pending: PendingCompletion, ctx: ToolContext[object]) -> ToolOutput | PendingCompletion:
-    if ctx.completion is not None and ctx.completion.key is not None:
+    completion = origin_of(ctx).completion
+    if completion is not None and completion.key is not None:
         return pending
     return _failed(
         code="pending_tool_missing_completion_key",
-        message=f"{ctx.tool_name} left its end to somebody outside, but gave nobody a key to tell it",
+        message=f"{ctx.tool_name} is pending, but no completion key was created",
         failure_class="invalid",
     )
 
@@ -206,13 +206,13 @@ async def run_probe(
     threads: ToolThreads | None = None,
     timeout_ms: int = PROBE_TIMEOUT_MS,
 ) -> Verdict:
-    """Ask the tool's probe about a call in doubt. Whatever is not a clear answer is `Unknown`.
+    """Ask the tool's probe about a call in doubt. Anything but a clear verdict is `Unknown`.
 
-    A sync probe runs in `threads`, or in a thread of its own.
+    A sync probe runs in `threads`, or in a separate thread.
     """
     probe = tool.probe
     if probe is None:
-        return Unknown("the tool has no probe")
+        return CannotTell("the tool has no probe")
     pool = threads or ToolThreads(1)
     try:
         is_async = inspect.iscoroutinefunction(probe)
@@ -222,9 +222,9 @@ async def run_probe(
             pool.close()
     match _verdict(ended, ctx):
         case Happened(value=value):
-            return Happened(ctx.services.veil.json(value))
-        case Unknown(reason=reason):
-            return Unknown(ctx.services.veil.text(reason))
+            return Happened(ctx.services.redactor.json(value))
+        case CannotTell(reason=reason):
+            return CannotTell(ctx.services.redactor.text(reason))
         case verdict:
             return verdict
 
@@ -232,17 +232,17 @@ async def run_probe(
 # --- running ----------------------------------------------------------------------------------------------------
 
 
-class _Body(Protocol):
-    """A call under way."""
+class _RunningBody(Protocol):
+    """A running call."""
 
     future: asyncio.Future[Ended]
 
     def stop(self) -> None:
-        """Tell it to stop, in the way its kind understands."""
+        """Ask the call to stop, by the means of its kind."""
         ...
 
     def abandon(self) -> bool:
-        """Leave it behind. False if it has just ended."""
+        """Abandon the call. Return False if it has just ended."""
         ...
 
 
@@ -262,12 +262,12 @@ class _AsyncBody:
 class _ThreadBody:
     def __init__(self, call: Callable[[], object], threads: ToolThreads) -> None:
         self._threads = threads
-        self._job: Job = threads.submit(call)
+        self._job: ThreadJob = threads.submit(call)
         self.future = self._job.future
 
     def stop(self) -> None:
-        # A thread in it reads `ctx.cancellation`. One that is not in it yet never will be.
-        self._threads.withdraw(self._job, "it never started: all tool threads were busy")
+        # A running thread reads `ctx.cancellation`. A queued job never starts.
+        self._threads.withdraw(self._job, "the call never started: all tool threads were busy")
 
     def abandon(self) -> bool:
         return self._threads.abandon(self._job)
@@ -279,13 +279,13 @@ async def _run(
     ctx: ToolContext[object],
     threads: ToolThreads,
     limit_ms: int | None,
-) -> Ended | TimedOut:
+) -> Ended | DeadlinePassed:
     loop = asyncio.get_running_loop()
     deadline = None if limit_ms is None else loop.time() + limit_ms / 1000
-    body: _Body = _AsyncBody(call, threads, ctx.tool_name) if is_async else _ThreadBody(call, threads)
+    body: _RunningBody = _AsyncBody(call, threads, ctx.tool_name) if is_async else _ThreadBody(call, threads)
     ended = await _watch(body, ctx, deadline)
     if isinstance(ended, Returned) and inspect.isawaitable(ended.value):
-        # A plain function that returned a coroutine, as many decorators make of an async one.
+        # A plain function that returned a coroutine, as many decorators of async functions do.
         second = _AsyncBody(functools.partial(_same, ended.value), threads, ctx.tool_name)
         second.future.add_done_callback(functools.partial(_close_unstarted, ended))
         ended = await _watch(second, ctx, deadline)
@@ -302,7 +302,7 @@ def _close_unstarted(ended: Ended, _: object = None) -> None:
         value.close()
 
 
-async def _watch(body: _Body, ctx: ToolContext[object], deadline: float | None) -> Ended | TimedOut:
+async def _watch(body: _RunningBody, ctx: ToolContext[object], deadline: float | None) -> Ended | DeadlinePassed:
     left = None if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
     try:
         await asyncio.wait({body.future}, timeout=left)
@@ -317,18 +317,18 @@ async def _watch(body: _Body, ctx: ToolContext[object], deadline: float | None) 
         return end_of(body.future)
     await _stop(body, ctx)
     late = end_of(body.future) if body.future.done() else None
-    return TimedOut(None if isinstance(late, Returned) and inspect.isawaitable(late.value) else late)
+    return DeadlinePassed(None if isinstance(late, Returned) and inspect.isawaitable(late.value) else late)
 
 
 def _said_something(future: asyncio.Future[Ended]) -> bool:
-    """Whether a stopped call told how it ended, rather than only that it was stopped."""
+    """Return True if a stopped call reported an outcome, not only its cancellation."""
     if not future.done() or future.cancelled():
         return False
     ended = future.result()
     return isinstance(ended, Returned) or (isinstance(ended, Raised) and isinstance(ended.error, ToolError))
 
 
-async def _stop(body: _Body, ctx: ToolContext[object]) -> None:
+async def _stop(body: _RunningBody, ctx: ToolContext[object]) -> None:
     ctx.cancellation.cancel()
     body.stop()
     body.future.add_done_callback(_discard)
@@ -337,21 +337,21 @@ async def _stop(body: _Body, ctx: ToolContext[object]) -> None:
     finally:
         if not body.future.done() and body.abandon():
             ctx.cancellation.ignored = True
-            logger.warning("the tool %s ignored its cancellation and was left running", ctx.tool_name, extra=_of(ctx))
+            logger.warning("cancellation ignored, call left running tool=%s", ctx.tool_name, extra=_of(ctx))
 
 
 def _discard(future: asyncio.Future[Ended]) -> None:
-    # A coroutine that comes back after the stop will never be awaited.
+    # A coroutine that is returned after the stop is never awaited.
     if not future.cancelled():
         _close_unstarted(future.result())
 
 
-# --- how it ended -----------------------------------------------------------------------------------------------
+# --- outcomes ---------------------------------------------------------------------------------------------------
 
 
 def _output(ended: Ended, prepared: Prepared, ctx: ToolContext[object], beside: Sidecar) -> ToolOutput:
     match ended:
-        case Returned(value=ToolExecutionResult() as result):
+        case Returned(value=ToolResult() as result):
             return _executed(result, ctx, beside)
         case Returned(value=value):
             return _result(value, ctx)
@@ -365,18 +365,18 @@ def _result(value: object, ctx: ToolContext[object]) -> ToolOutput:
     kept = keep(value)
     if not isinstance(kept, Unstorable):
         return Success(value=kept.value)
-    logger.error("the result of the tool %s cannot be stored: %s", ctx.tool_name, kept, extra=_of(ctx))
+    logger.error("tool result not storable tool=%s problem=%s", ctx.tool_name, kept, extra=_of(ctx))
     return _failed(
         code="tool_result_invalid",
         message=f"The tool did run, but its result cannot be stored as JSON, at {kept.path}: {kept.reason}. "
-        "It was not run again.",
+        "The call was not repeated.",
         failure_class="invalid",
     )
 
 
-def _executed(result: ToolExecutionResult, ctx: ToolContext[object], beside: Sidecar) -> ToolOutput:
+def _executed(result: ToolResult, ctx: ToolContext[object], beside: Sidecar) -> ToolOutput:
     match result:
-        case Succeeded(value=value):
+        case ToolSucceeded(value=value):
             shown, beside.raw_output = without_raw_output(value)
             return _result(shown, ctx)
         case SucceededWithImages(value=value, images=images):
@@ -392,12 +392,10 @@ def _executed(result: ToolExecutionResult, ctx: ToolContext[object], beside: Sid
             name = text_of(provider)
             return Success(value={"connection_required": name}, connection_required=name)
         case _:
-            return _result(result, ctx)  # somebody's own subclass: no JSON
+            return _result(result, ctx)  # a user's own subclass: not JSON
 
 
-def _pictured(
-    output: Success, images: tuple[ToolResultImage, ...], ctx: ToolContext[object], beside: Sidecar
-) -> ToolOutput:
+def _pictured(output: Success, images: tuple[Image, ...], ctx: ToolContext[object], beside: Sidecar) -> ToolOutput:
     try:
         size = 0
         for image in images:
@@ -407,15 +405,15 @@ def _pictured(
         problem = f"they are {size} bytes, more than {MAX_KEPT_BYTES}" if size > MAX_KEPT_BYTES else ""
     except Error as error:
         problem = f"{error.message}: {error.because}"
-    except Exception as error:  # noqa: BLE001 - what the tool gave as a picture is no picture
+    except Exception as error:  # noqa: BLE001 - not a valid image
         problem = text_of(error)
     if len(images) > MAX_IMAGES:
         problem = f"they are {len(images)}, more than {MAX_IMAGES}"
     if not problem:
         beside.images.extend(images)
         return output
-    logger.error("the pictures of the tool %s cannot be kept: %s", ctx.tool_name, problem, extra=_of(ctx))
-    message = f"The tool did run, but its pictures cannot be kept: {problem}. It was not run again."
+    logger.error("tool images not storable tool=%s problem=%s", ctx.tool_name, problem, extra=_of(ctx))
+    message = f"The tool did run, but its images cannot be stored: {problem}. The call was not repeated."
     return _failed(code="tool_result_invalid", message=message, failure_class="invalid")
 
 
@@ -437,7 +435,7 @@ def _raised(error: BaseException, prepared: Prepared, ctx: ToolContext[object]) 
             return _refused(error)
         case Exception():
             chain = chain_string(text_of(error), error)
-            logger.error("the tool %s failed: %s", ctx.tool_name, chain, exc_info=error, extra=_of(ctx))
+            logger.error("tool failed tool=%s error=%s", ctx.tool_name, chain, exc_info=error, extra=_of(ctx))
             return _failed(
                 code="internal_error",
                 message=INTERNAL_ERROR,
@@ -446,7 +444,7 @@ def _raised(error: BaseException, prepared: Prepared, ctx: ToolContext[object]) 
             )
         case _:
             name = type(error).__name__
-            logger.error("the tool %s panicked: %s", ctx.tool_name, name, exc_info=error, extra=_of(ctx))
+            logger.error("tool panicked tool=%s error=%s", ctx.tool_name, name, exc_info=error, extra=_of(ctx))
             return _failed(
                 code="tool_panicked",
                 message="The tool broke off instead of returning or failing",
@@ -456,18 +454,18 @@ def _raised(error: BaseException, prepared: Prepared, ctx: ToolContext[object]) 
 
 
 def _refused(error: Error) -> ToolOutput:
-    """A body used its context in a way that cannot be recorded: whoever wrote it must read why."""
+    """Report a misuse of the context that cannot be recorded. The tool's author must see the reason."""
     because = f" ({error.because})" if error.because else ""
     if error.code is Code.REPLAY_MISMATCH:
-        logger.error("%s", error)  # with the values that differ, which are not for the model's eyes
+        logger.error("%s", error)  # includes the differing values, which the model must not see
         because = f" (at {error.details['paths']})"
     return _failed(code=error.code.value, message=f"{error.message}{because}", failure_class="invalid")
 
 
-def _timed_out(ended: TimedOut, prepared: Prepared, ctx: ToolContext[object], beside: Sidecar) -> ToolOutput:
+def _timed_out(ended: DeadlinePassed, prepared: Prepared, ctx: ToolContext[object], beside: Sidecar) -> ToolOutput:
     match ended.late:
         case Returned() | Raised(error=ToolError()):
-            return _output(ended.late, prepared, ctx, beside)  # it said how it ended after all
+            return _output(ended.late, prepared, ctx, beside)  # the outcome arrived within the grace period
         case NotStarted(reason=reason):
             return _failed(code="tool_timeout", message=reason, failure_class="timeout", retry_safe=True)
         case _:
@@ -484,40 +482,40 @@ def _reruns(prepared: Prepared) -> bool:
 
 
 def _failed(**fields: Json) -> Failed:
-    return Failed(failure=Failure(**fields))
+    return Failed(failure=FailureDetail(**fields))
 
 
 def _of(ctx: ToolContext[object]) -> dict[str, object]:
     return {"session": ctx.session_id, "turn": ctx.turn_id, "call": ctx.call_id, "tool": ctx.tool_name}
 
 
-# --- what a probe answered --------------------------------------------------------------------------------------
+# --- probe verdicts ---------------------------------------------------------------------------------------------
 
 
-def _verdict(ended: Ended | TimedOut, ctx: ToolContext[object]) -> Verdict:
+def _verdict(ended: Ended | DeadlinePassed, ctx: ToolContext[object]) -> Verdict:
     match ended:
         case Returned(value=Happened(value=value)):
             return _happened(value, ctx)
-        case Returned(value=DidNotHappen() | Unknown() as verdict):
+        case Returned(value=DidNotHappen() | CannotTell() as verdict):
             return verdict
         case Returned(value=other):
-            reason = f"the probe answered {type(other).__name__}, which is not a verdict"
+            reason = f"the probe returned {type(other).__name__}, not a verdict"
         case Raised(error=error):
             reason = f"the probe failed: {type(error).__name__}"
-            logger.error("the probe of the tool %s failed", ctx.tool_name, exc_info=error, extra=_of(ctx))
-            return Unknown(reason)
+            logger.error("probe failed tool=%s", ctx.tool_name, exc_info=error, extra=_of(ctx))
+            return CannotTell(reason)
         case NotStarted(reason=why):
-            reason = f"the probe was not asked: {why}"
-        case TimedOut():
-            reason = "the probe did not answer in time"
-    logger.error("the tool %s stays in doubt: %s", ctx.tool_name, reason, extra=_of(ctx))
-    return Unknown(reason)
+            reason = f"the probe did not run: {why}"
+        case DeadlinePassed():
+            reason = "the probe timed out"
+    logger.error("call stays in doubt tool=%s reason=%s", ctx.tool_name, reason, extra=_of(ctx))
+    return CannotTell(reason)
 
 
 def _happened(value: Json, ctx: ToolContext[object]) -> Happened:
     kept = keep(value)
     if isinstance(kept, Unstorable):
-        # That it happened matters more than what it returned.
-        logger.error("the value a probe of %s gave cannot be stored: %s", ctx.tool_name, kept, extra=_of(ctx))
+        # The fact that the call happened matters more than its value.
+        logger.error("probe value not storable tool=%s problem=%s", ctx.tool_name, kept, extra=_of(ctx))
         return Happened()
     return Happened(kept.value)

@@ -1,7 +1,7 @@
-"""What a tool may return to say more than a value: pictures, a failure, a connection that somebody must set up first.
+"""Return values that carry more than a value: images, a failure, a missing connection.
 
-An ordinary return value is a success and an exception a failure, so most tools need none of this. What a caller of a
-registry gets is a `ToolCallResult`, made by `into_tool_result`.
+An ordinary return value is a success and an exception a failure, so most tools need none of these. Callers of a
+registry get a `ToolCallResult`, made by `into_tool_result`.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ logger = logging.getLogger("perdure.tools")
 
 
 @dataclass(frozen=True, slots=True)
-class ToolResultImage:
-    """A picture in a result: PNG, JPEG, GIF or WebP."""
+class Image:
+    """An image in a result: PNG, JPEG, GIF or WebP."""
 
     base64: str
     media_type: str
 
     def data(self) -> bytes:
-        """The bytes.
+        """Return the decoded bytes.
 
         Raises:
             ValueError: the text is not base64, or the media type is not one of the four.
         """
         if self.media_type not in IMAGE_TYPES:
-            raise ValueError(f"{self.media_type!r} is not a picture a model can be shown")
+            raise ValueError(f"{self.media_type!r} is not a supported image type")
         return b64decode(self.base64, validate=True)
 
     def to_data_url(self) -> str:
-        """The picture as a URL."""
+        """Return the image as a data URL."""
         return f"data:{self.media_type};base64,{self.base64}"
 
 
 class ToolInternalError(Exception):
-    """A failure that is none of the model's business: logged with its causes, told as "an internal error"."""
+    """A failure hidden from the model: logged with its causes, reported as "an internal error"."""
 
     message: str = ""
     source: BaseException | None = None
@@ -59,16 +59,16 @@ class ToolInternalError(Exception):
 
     @staticmethod
     def from_message(message: str) -> ToolInternalError:
-        """One without a cause."""
+        """Return an internal error without a cause."""
         return ToolInternalError(message)
 
     def chain_string(self) -> str:
-        """The message and those of its causes, once each where they repeat."""
+        """Join the message and the messages of its causes, without repetitions."""
         return chain_string(self.message, self.source)
 
 
 def chain_string(message: str, cause: BaseException | None) -> str:
-    """A message and those of its causes, joined by `: `; one that only repeats the one before it is left out."""
+    """Join a message and the messages of its causes by `: `. A repetition of the previous message is omitted."""
     parts = [message]
     for _ in range(MAX_CAUSES):
         if cause is None:
@@ -82,7 +82,7 @@ def chain_string(message: str, cause: BaseException | None) -> str:
 def _said(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # noqa: BLE001 - an exception that cannot be shown is still a cause
+    except Exception:  # noqa: BLE001 - an exception without text is still a cause
         return type(error).__name__
 
 
@@ -94,79 +94,79 @@ def _cause_of(error: BaseException) -> BaseException | None:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallResult:
-    """What came of one call. `raw_output` is for programs: neither stored nor shown to a model."""
+    """The result of one call. `raw_output` is for programs: neither stored nor shown to a model."""
 
     tool_call_id: str
     result: Json = None
-    images: tuple[ToolResultImage, ...] | None = None
+    images: tuple[Image, ...] | None = None
     error: str | None = None
     connection_required: str | None = None
     raw_output: str | None = None
 
 
-class ToolExecutionResult:
-    """How a call ended: one of five. Make one with the functions below, and return it from a tool."""
+class ToolResult:
+    """The outcome of a call, one of five kinds. Create one with the functions below and return it from a tool."""
 
     __slots__ = ()
 
     @staticmethod
-    def success(value: object = None) -> ToolExecutionResult:
-        """It worked."""
-        return Succeeded(value)
+    def success(value: object = None) -> ToolResult:
+        """Return a success."""
+        return ToolSucceeded(value)
 
     @staticmethod
-    def success_with_raw_output(value: object, raw_output: str) -> ToolExecutionResult:
-        """It worked; `value` is for the model, `raw_output` is the whole of it, for programs."""
-        if not isinstance(raw_output, str):  # pyright: ignore[reportUnnecessaryIsInstance] - whatever a tool gives
-            return Succeeded(value)
+    def success_with_raw_output(value: object, raw_output: str) -> ToolResult:
+        """Return a success. `value` is for the model, `raw_output` the full output for programs."""
+        if not isinstance(raw_output, str):  # pyright: ignore[reportUnnecessaryIsInstance] - tools pass any type
+            return ToolSucceeded(value)
         if isinstance(value, dict):
-            return Succeeded({**cast("dict[str, object]", value), _RAW: raw_output})
-        return Succeeded({_SCALAR: value, _RAW: raw_output})
+            return ToolSucceeded({**cast("dict[str, object]", value), _RAW: raw_output})
+        return ToolSucceeded({_SCALAR: value, _RAW: raw_output})
 
     @staticmethod
-    def success_with_images(value: object, images: Sequence[ToolResultImage]) -> ToolExecutionResult:
-        """It worked, and there is something to see."""
+    def success_with_images(value: object, images: Sequence[Image]) -> ToolResult:
+        """Return a success with images."""
         return SucceededWithImages(value, tuple(images))
 
     @staticmethod
-    def tool_error(message: str) -> ToolExecutionResult:
-        """It failed, and the model should read why."""
+    def tool_error(message: str) -> ToolResult:
+        """Return a failure whose message the model reads."""
         return FailedVisibly(message)
 
     @staticmethod
-    def internal_error(error: BaseException) -> ToolExecutionResult:
-        """It failed, for reasons that are only logged."""
+    def internal_error(error: BaseException) -> ToolResult:
+        """Return a failure whose reason is only logged."""
         return FailedInternally(error if isinstance(error, ToolInternalError) else ToolInternalError(error))
 
     @staticmethod
-    def internal_error_msg(message: str) -> ToolExecutionResult:
-        """It failed, for a reason that is only logged."""
+    def internal_error_msg(message: str) -> ToolResult:
+        """Return a failure whose message is only logged."""
         return FailedInternally(ToolInternalError.from_message(message))
 
     @staticmethod
-    def connection_required(provider: str) -> ToolExecutionResult:
-        """It needs an account at a provider that nobody has connected yet."""
+    def connection_required(provider: str) -> ToolResult:
+        """Return a request for an account at a provider that is not connected yet."""
         return ConnectionRequired(provider)
 
     @property
     def is_success(self) -> bool:
-        """Whether it worked, with or without pictures."""
-        return isinstance(self, Succeeded | SucceededWithImages)
+        """True if the call succeeded, with or without images."""
+        return isinstance(self, ToolSucceeded | SucceededWithImages)
 
     @property
     def is_error(self) -> bool:
-        """Whether it failed, visibly or internally."""
+        """True if the call failed, visibly or internally."""
         return isinstance(self, FailedVisibly | FailedInternally)
 
     @property
     def is_connection_required(self) -> bool:
-        """Whether it waits for a connection, which is neither success nor failure."""
+        """True if the call needs a connection, which is neither success nor failure."""
         return isinstance(self, ConnectionRequired)
 
     def into_tool_result(self, tool_call_id: str, tool_name: str) -> ToolCallResult:
-        """The result of a call, as its caller gets it. An internal error is logged here, and hidden there."""
+        """Convert to the result that a caller receives. An internal error is logged and hidden."""
         match self:
-            case Succeeded(value=value):
+            case ToolSucceeded(value=value):
                 shown, raw = without_raw_output(value)
                 return ToolCallResult(tool_call_id, result=shown, raw_output=raw)
             case SucceededWithImages(value=value, images=images):
@@ -180,50 +180,50 @@ class ToolExecutionResult:
                 result: Json = {"connection_required": provider}
                 return ToolCallResult(tool_call_id, result=result, connection_required=provider)
             case _:
-                raise TypeError(f"{type(self).__name__} is not one of the five")
+                raise TypeError(f"{type(self).__name__} is not a tool execution result")
 
 
 @dataclass(frozen=True, slots=True)
-class Succeeded(ToolExecutionResult):
-    """It worked."""
+class ToolSucceeded(ToolResult):
+    """A success."""
 
     value: Json = None
 
 
 @dataclass(frozen=True, slots=True)
-class SucceededWithImages(ToolExecutionResult):
-    """It worked, and there is something to see."""
+class SucceededWithImages(ToolResult):
+    """A success with images."""
 
     value: Json = None
-    images: tuple[ToolResultImage, ...] = ()
+    images: tuple[Image, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class FailedVisibly(ToolExecutionResult):
-    """It failed, and the model should read why."""
+class FailedVisibly(ToolResult):
+    """A failure whose message the model reads."""
 
     message: str
 
 
 @dataclass(frozen=True, slots=True)
-class FailedInternally(ToolExecutionResult):
-    """It failed, for reasons that are only logged."""
+class FailedInternally(ToolResult):
+    """A failure whose reason is only logged."""
 
     error: ToolInternalError
 
 
 @dataclass(frozen=True, slots=True)
-class ConnectionRequired(ToolExecutionResult):
-    """It needs an account that nobody has connected yet."""
+class ConnectionRequired(ToolResult):
+    """A request for an account that is not connected yet."""
 
     provider: str
 
 
 def without_raw_output(value: Json) -> tuple[Json, str | None]:
-    """A success without its sidecar, and the sidecar.
+    """Split a success into its value and its raw output.
 
-    A value that is no object travels inside one; it is unwrapped only if a raw output was there and nothing else is,
-    so that a tool's own key of that name is left alone.
+    A value that is not an object is wrapped in one. It is unwrapped only if a raw output was there and nothing else is,
+    so that a tool's own key of that name stays.
     """
     if not isinstance(value, dict):
         return value, None
@@ -235,9 +235,9 @@ def without_raw_output(value: Json) -> tuple[Json, str | None]:
 
 
 def log_internal(error: ToolInternalError, tool: str, where: dict[str, object]) -> None:
-    """Log what the model must not see, with all its causes."""
+    """Log an error hidden from the model, with all its causes."""
     logger.error(
-        "the tool %s failed internally (hidden from the model): %s",
+        "tool failed internally tool=%s error=%s",
         tool,
         error.chain_string(),
         exc_info=error.source,

@@ -1,4 +1,4 @@
-"""What a model sees of a text file, and how its edits are applied. Pure."""
+"""Text files as shown to a model, and the application of edits. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MARK = "\ufeff"
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Some lines of a file, each as `N|text`; `last` is 0 if there are none."""
+    """A range of lines of a file, each as `N|text`. `last` is 0 if the range is empty."""
 
     text: str
     first: int
@@ -32,19 +32,21 @@ class Window:
 
     @property
     def truncated(self) -> bool:
-        """Whether there is more than is shown."""
+        """True if the file has more lines than shown."""
         return self.first > 1 or self.last < self.total
 
 
 def lines_of(text: str) -> list[str]:
-    """The lines, without their ends; what follows the last end is one only if there is something."""
+    """Split a text into lines without line ends. A trailing line end adds no line."""
     lines = [line.removesuffix("\r") for line in text.removeprefix(_MARK).split("\n")]
     return lines[:-1] if lines[-1] == "" else lines
 
 
 def window(name: str, text: str, offset: int | None, limit: int | None) -> Window:
-    """The lines that are asked for, or those of a file of this name that are worth a look: the end of a log, the head
-    of a table, little of what was written for machines."""
+    """Return the requested lines, or a default range by file name.
+
+    Defaults: the end of a log, the head of a table, a few lines of minified code.
+    """
     lines = lines_of(text)
     usual = _usual(name, lines)
     count = min(max(1, limit if limit is not None else usual), MAX_LINES)
@@ -57,7 +59,7 @@ def window(name: str, text: str, offset: int | None, limit: int | None) -> Windo
         numbered = f"{number}|{line}"
         size += len(numbered.encode()) + 1
         if size > MAX_SHOWN_BYTES:
-            if not shown:  # one line of more than all: its head
+            if not shown:  # a single line over the limit: show its head
                 shown.append(numbered.encode()[:MAX_SHOWN_BYTES].decode(errors="ignore") + _CUT)
             break
         shown.append(numbered)
@@ -75,17 +77,17 @@ def _usual(name: str, lines: Sequence[str]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Replace a text that stands exactly once in the file."""
+    """The replacement of a text that occurs exactly once in the file."""
 
     old_text: str
     new_text: str
 
 
 def edited(text: str, edits: Sequence[Edit]) -> str:
-    """The text with all edits applied to it as it is. A byte order mark and the kind of line ends stay.
+    """Apply all edits to the original text. A byte order mark and the kind of line ends are kept.
 
     Raises:
-        ToolError: an edit does not fit.
+        ToolError: an edit does not match.
     """
     if not edits:
         raise ToolError("Missing required parameter: edits (at least one)", code="edit_invalid")
@@ -117,17 +119,17 @@ def _place(body: str, old: str, number: int) -> tuple[int, int]:
         raise ToolError(f"Edit {number}: old_text must not be empty", code="edit_invalid")
     start = body.find(old)
     if start < 0:
-        raise ToolError(f"Edit {number}: old_text does not stand in the file", code="edit_invalid")
+        raise ToolError(f"Edit {number}: old_text is not in the file", code="edit_invalid")
     if body.find(old, start + 1) >= 0:
         raise ToolError(
-            f"Edit {number}: old_text stands in the file more than once; give more of what is around it",
+            f"Edit {number}: old_text occurs more than once in the file; include more context",
             code="edit_invalid",
         )
     return start, start + len(old)
 
 
 def diff(path: str, old: str, new: str) -> str:
-    """What changed, as a unified diff; blank if it is too much to show."""
+    """Return a unified diff of the change, or an empty string if it is too large."""
     before, after = lines_of(old), lines_of(new)
     head = _common(before, after)
     tail = _common(before[head:][::-1], after[head:][::-1])
@@ -145,7 +147,7 @@ def _common(one: Sequence[str], other: Sequence[str]) -> int:
 
 
 def _moved(line: str, by: int) -> str:
-    """A hunk's header, with line numbers of the whole file."""
+    """Shift the line numbers of a hunk header to those of the whole file."""
     found = re.match(r"@@ -(\d+)(,\d+)? \+(\d+)(,\d+)? @@$", line)
     if not found:
         return line

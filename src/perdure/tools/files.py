@@ -1,7 +1,7 @@
-"""Tools by which a model works with the files of its session. It sees them under `/workspace`.
+"""Tools for the files of a session, which a model sees under `/workspace`.
 
 Reading is `pure`. Writing, editing and deleting are `once`: each change is signed with its call, so that after a crash
-the log of the files says whether it happened.
+the file log shows whether it happened.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from perdure.services.files.tree import FilesChanged
 from perdure.tools.context import ToolContext
 from perdure.tools.decorator import AnyTool, tool
 from perdure.tools.errors import OutcomeUnknown, ToolError
-from perdure.tools.execution_result import ToolExecutionResult, ToolResultImage
+from perdure.tools.execution_result import Image, ToolResult
 from perdure.tools.file_text import Edit, diff, edited, lines_of, window
-from perdure.tools.verdicts import DidNotHappen, Happened, Unknown, Verdict
+from perdure.tools.verdicts import CannotTell, DidNotHappen, Happened, Verdict
 
 MAX_LISTED = 1000
 MAX_CONTEXT_LINES = 20
@@ -35,14 +35,14 @@ _FIXABLE = {code for code in Code if code.startswith("file")} | {Code.INVALID_TE
 
 
 def file_tools() -> tuple[AnyTool, ...]:
-    """All of them, to be given to an agent."""
+    """Return all file tools, for an agent."""
     found = (read_file, write_file, edit_file, list_directory, grep_files, delete_file, stat_file)
     return cast("tuple[AnyTool, ...]", found)
 
 
 @contextmanager
 def _told() -> Generator[None]:
-    """What a model can do something about it reads; if the store did not answer, nobody knows what was written."""
+    """Convert errors that a model can fix into `ToolError`, and store failures into `OutcomeUnknown`."""
     try:
         yield
     except Error as problem:
@@ -55,17 +55,17 @@ def _told() -> Generator[None]:
 
 
 def _signed(ctx: ToolContext[object]) -> SessionFiles:
-    system = ctx.file_store
+    system = ctx.files.system
     if isinstance(system, StoredFiles):
         system = system.signed(ctx.idempotency_key)
     return SessionFiles(system, ctx.session_id)
 
 
 async def _change(ctx: ToolContext[object]) -> FilesChanged | Verdict:
-    """What a call in doubt has changed; without a log of changes nobody can say."""
+    """Return the change made by a call in doubt. Without a change log the verdict is unknown."""
     system = _signed(ctx).system
     if not isinstance(system, StoredFiles):
-        return Unknown("this file system does not remember who changed what")
+        return CannotTell("this file system has no change log")
     return await system.signed_change(ctx.session_id) or DidNotHappen()
 
 
@@ -99,16 +99,16 @@ async def _existing(files: SessionFiles, path: str) -> SessionFile:
     return found
 
 
-@tool(effect="pure", display_name="Read File")
+@tool(effect="pure", title="Read File")
 async def read_file(
     ctx: ToolContext[object], path: str, offset: int | None = None, limit: int | None = None
-) -> ToolExecutionResult:
-    """Read a file of the workspace. Lines come as `N|text`; `content_hash` is what edit_file needs.
+) -> ToolResult:
+    """Read a file of the workspace. Lines come as `N|text`; edit_file needs the `content_hash`.
 
     Args:
         path: The file, e.g. `/workspace/notes.md`.
         offset: The first line to read, counted from 1.
-        limit: How many lines: 2000 at most.
+        limit: Maximum number of lines: at most 2000.
     """
     with _told():
         file = await _existing(ctx.files, path)
@@ -116,14 +116,14 @@ async def read_file(
     if file.encoding == "text":
         seen = window(file.name, file.content or "", offset, limit)
         lines: dict[str, Json] = {"first_line": seen.first, "last_line": seen.last, "total_lines": seen.total}
-        return ToolExecutionResult.success(
+        return ToolResult.success(
             {**about, **lines, "truncated": seen.truncated, "content": seen.text}
         )  # fmt: skip
     media_type = _picture(data)
     if media_type is None:
-        return ToolExecutionResult.success({**about, "binary": True})
-    picture = ToolResultImage(b64encode(data).decode(), media_type)
-    return ToolExecutionResult.success_with_images({**about, "media_type": media_type}, [picture])
+        return ToolResult.success({**about, "binary": True})
+    picture = Image(b64encode(data).decode(), media_type)
+    return ToolResult.success_with_images({**about, "media_type": media_type}, [picture])
 
 
 def _picture(data: bytes) -> str | None:
@@ -132,29 +132,30 @@ def _picture(data: bytes) -> str | None:
     return next((media_type for magic, media_type in _PICTURES.items() if data.startswith(magic)), None)
 
 
-@tool(effect="once", probe=_was_written, display_name="Write File")
+@tool(effect="once", probe=_was_written, title="Write File")
 async def write_file(
     ctx: ToolContext[object], path: str, content: str, encoding: Literal["text", "base64"] = "text"
 ) -> dict[str, Json]:
-    """Write a file of the workspace, replacing what it said. Directories above it are made.
+    """Write a file of the workspace, replacing its content. Parent directories are created.
 
     Args:
         path: The file, e.g. `/workspace/notes.md`.
-        content: All of what it shall say.
-        encoding: `text`, or `base64` for bytes that are no text.
+        content: The complete new content.
+        encoding: `text`, or `base64` for binary content.
     """
     with _told():
         return _about(await _signed(ctx).write_file(path, content, encoding))
 
 
-@tool(effect="once", probe=_was_written, display_name="Edit File")
+@tool(effect="once", probe=_was_written, title="Edit File")
 async def edit_file(ctx: ToolContext[object], path: str, expected_hash: str, edits: list[Edit]) -> dict[str, Json]:
-    """Replace parts of a text file. Nothing is changed unless all edits fit and the file is as you read it.
+    """Replace parts of a text file. Nothing is changed unless all edits match and the file is unchanged since you read
+    it.
 
     Args:
         path: The file, e.g. `/workspace/notes.md`.
         expected_hash: The `content_hash` of the file when you read it.
-        edits: What to replace: each `old_text` must stand in the file exactly once, and none may overlap.
+        edits: The replacements: each `old_text` must occur exactly once in the file, and edits must not overlap.
     """
     with _told():
         files = _signed(ctx)
@@ -179,13 +180,13 @@ def _stale(file: SessionFile, expected: str) -> ToolError:
     )
 
 
-@tool(effect="pure", display_name="List Directory")
+@tool(effect="pure", title="List Directory")
 async def list_directory(ctx: ToolContext[object], path: str = "/workspace", limit: int = 200) -> dict[str, Json]:
     """List a directory of the workspace.
 
     Args:
         path: The directory.
-        limit: How many entries: 1000 at most.
+        limit: Maximum number of entries: at most 1000.
     """
     with _told():
         found = await ctx.files.list_directory(path)
@@ -209,7 +210,7 @@ def _entry(info: FileInfo | FileStat) -> dict[str, Json]:
     }
 
 
-@tool(effect="pure", display_name="Search Files")
+@tool(effect="pure", title="Search Files")
 async def grep_files(
     ctx: ToolContext[object], pattern: str, path_pattern: str | None = None, context: int = 0, limit: int = 200
 ) -> dict[str, Json]:
@@ -217,9 +218,9 @@ async def grep_files(
 
     Args:
         pattern: The regular expression, without look-around and back-references.
-        path_pattern: Which files: a glob such as `*.py`, or a part of the path.
-        context: How many lines around each match to show: 20 at most.
-        limit: How many matches: 1000 at most.
+        path_pattern: Filter for files: a glob such as `*.py`, or a part of the path.
+        context: Number of lines to show around each match: at most 20.
+        limit: Maximum number of matches: at most 1000.
     """
     with _told():
         found = await ctx.files.grep_files(pattern, path_pattern)
@@ -247,13 +248,13 @@ def _short(line: str) -> str:
     return line if len(line) <= MAX_LINE_CHARS else f"{line[:MAX_LINE_CHARS]} […]"
 
 
-@tool(effect="once", probe=_was_deleted, display_name="Delete File")
+@tool(effect="once", probe=_was_deleted, title="Delete File")
 async def delete_file(ctx: ToolContext[object], path: str, recursive: bool = False) -> dict[str, Json]:
     """Delete a file or a directory of the workspace.
 
     Args:
-        path: What to delete.
-        recursive: Also a directory that is not empty, with all that is in it.
+        path: The file or directory.
+        recursive: Delete a directory with its contents.
     """
     with _told():
         files = _signed(ctx)
@@ -262,12 +263,12 @@ async def delete_file(ctx: ToolContext[object], path: str, recursive: bool = Fal
         known = await files.stat_file(path)
     if known is None:
         raise ToolError(f"File not found: {shown(normal(path))}", code="file_unknown")
-    raise ToolError(f"{shown(known.path)} is not empty: say recursive to delete it", code="file_kind_conflict")
+    raise ToolError(f"{shown(known.path)} is not empty: set recursive to delete it", code="file_kind_conflict")
 
 
-@tool(effect="pure", display_name="File Info")
+@tool(effect="pure", title="File Info")
 async def stat_file(ctx: ToolContext[object], path: str) -> dict[str, Json]:
-    """Say what is known of a file or directory of the workspace.
+    """Return the metadata of a file or directory of the workspace.
 
     Args:
         path: The file or directory.

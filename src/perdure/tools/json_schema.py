@@ -1,4 +1,4 @@
-"""Checking a call's arguments against a JSON schema that somebody else wrote, in words that help to repair the call."""
+"""Check of arguments against a JSON schema from outside, with messages that help to repair the call."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ class _Validator(Protocol):
 
 
 def violations(schema: Json, args: Json) -> str:
-    """What is wrong with the arguments, one line each; empty if nothing is."""
+    """Return the problems of the arguments, one line each, or an empty string."""
     from referencing.exceptions import Unresolvable
 
     try:
         lines = mismatches(schema, args)
     except Unresolvable as problem:
-        return f"The arguments cannot be checked; the tool was not run. Its schema refers to {problem.ref}, not in it"
+        return f"The arguments cannot be checked; the tool was not run. Its schema has a bad reference: {problem.ref}"
     return "\n".join(["The arguments are not valid; the tool was not run.", *lines]) if lines else ""
 
 
 def mismatches(schema: Json, value: Json) -> list[str]:
-    """Where a value does not fit a schema, one line each, the first few.
+    """Return the mismatches between a value and a schema, one line each, limited in number.
 
     Raises:
-        Unresolvable: the schema refers to something that is not in it.
+        Unresolvable: the schema contains a reference to another document.
     """
     found = sorted(_validator(codec.canonical(schema)).iter_errors(value), key=lambda one: one.json_path)
     rest = [f"- and {len(found) - _MAX_PROBLEMS} more"] if len(found) > _MAX_PROBLEMS else []
@@ -45,7 +45,7 @@ def mismatches(schema: Json, value: Json) -> list[str]:
 
 
 def problem_of(schema: Json) -> str | None:
-    """Why this is not a schema for the arguments of a tool; None if it is one. Looked at once per content."""
+    """Return the reason why this is not a schema for tool arguments, or None. Cached by content."""
     return _problem(codec.canonical(schema))
 
 
@@ -58,7 +58,7 @@ def _problem(canonical: bytes) -> str | None:
 
 
 def schema_problem(schema: Json) -> str | None:
-    """Why nothing can be held against this schema; None if something can."""
+    """Return the reason why this schema cannot validate values, or None."""
     from jsonschema import Draft202012Validator, SchemaError
 
     if not isinstance(schema, dict):
@@ -75,7 +75,7 @@ def _validator(schema: bytes) -> _Validator:
     from jsonschema import Draft202012Validator, validators
     from referencing import Registry
 
-    # One that knows nothing: the default registry would fetch a reference from the network.
+    # An empty registry: the default one would fetch references from the network.
     nothing: object = cast("Callable[[], object]", Registry)()
     extend = cast("Callable[..., Callable[..., _Validator]]", validators.extend)  # pyright: ignore[reportUnknownMemberType]
     return extend(Draft202012Validator, KEYWORDS)(codec.decode(schema), registry=nothing)

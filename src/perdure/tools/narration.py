@@ -1,4 +1,4 @@
-"""One sentence for people about what a tool is doing, in their language. What looks like a secret is never shown."""
+"""One sentence for people about a tool call, in their language. Arguments that look like secrets are never shown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from perdure.vocab.messages import ToolCall
 Phase = Literal["started", "waiting", "completed", "failed"]
 Narrator: TypeAlias = Callable[[ToolCall, Phase, str | None], str | None]
 Templates: TypeAlias = Mapping[str, Mapping[Phase, str]]
-"""Language tag -> phase -> sentence, in which `{order}` stands for the argument `order`."""
+"""Sentences by language tag and phase; `{order}` stands for the argument `order`."""
 
 MAX_ARGUMENT_CHARS = 60
 HIDDEN = "…"
@@ -40,15 +40,15 @@ logger = logging.getLogger("perdure.tools")
 def narration(
     call: ToolCall, phase: Phase, locale: str | None, *, noun: str, own: Narrator | Templates | None = None
 ) -> str:
-    """A sentence about a call: the tool's own, or a plain one that names it by `noun`."""
+    """Return a sentence about a call: the tool's own, or a generic one with `noun`."""
     said = None
     if isinstance(own, Mapping):
         said = _template(cast("Templates", own), phase, locale)
     elif own is not None:
         try:
             spoken = own(call, phase, locale)
-        except Exception:  # somebody else's code, and only a label
-            logger.exception("the narration of the tool %s failed", call.name)
+        except Exception:  # user code, and only a label
+            logger.exception("narration failed tool=%s", call.name)
             spoken = None
         if spoken:
             return spoken
@@ -57,7 +57,7 @@ def narration(
 
 
 def _template(templates: Templates, phase: Phase, locale: str | None) -> str | None:
-    """The sentence in the exact language, else in its base language, else in English."""
+    """Return the sentence in the exact language, else in its base language, else in English."""
     known = {_tag(name): sentences for name, sentences in templates.items()}
     wanted = _tag(locale or "en")
     for tag in (wanted, wanted.split("-")[0], "en"):
@@ -80,12 +80,12 @@ def _filled(name: str, call: ToolCall, noun: str) -> str:
 
 
 def looks_secret(name: str) -> bool:
-    """Whether an argument of this name had better not be shown."""
+    """Return True if the argument name suggests a secret."""
     return _SECRET.search(name) is not None
 
 
 def shown(value: Json) -> str:
-    """An argument in a few characters: one line, addresses without their query and credentials, lists as a count."""
+    """Shorten an argument to one line. URLs lose query and credentials; lists become a count."""
     match value:
         case str():
             text = " ".join(_bare(value).split())

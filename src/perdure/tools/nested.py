@@ -1,7 +1,6 @@
-"""What became of a call that a body made of another tool, read off what was recorded of it.
+"""Outcomes of a body's calls to other tools, read from the records.
 
-One reading for a body that goes on, for one that is entered again, and for whoever runs an old program anew: all of
-them are told the same, word for word.
+A continuing body, a re-entered body and the replay of an old program use the same reading, so all see equal results.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from perdure.vocab.outcomes import (
     AwaitEventOutcome,
     DurableStepOutcome,
     Failed,
-    Failure,
+    FailureDetail,
     InDoubt,
     Outcome,
     Success,
@@ -27,16 +26,16 @@ from perdure.vocab.outcomes import (
 from perdure.vocab.refs import PartKind, again
 
 Recorded = Callable[[PartKind, str], Outcome | None]
-"""Looks a part of the body up."""
+"""Function that looks up a recorded part of the body."""
 
 
 def probe_of(step: str) -> str:
-    """The name of the step that asks the outside system about a step in doubt."""
+    """Return the name of the step that probes a step in doubt."""
     return f"{step}:probe"
 
 
 def outcome_of_call(recorded: Recorded, step: str) -> ToolOutput | None:
-    """How a call ended, as far as that is known; None if it has not."""
+    """Return the known outcome of a call, or None if it has not ended."""
     asked = recorded("approval", step)
     if isinstance(asked, AwaitEventOutcome) and approved(asked.resolution) is None:
         return refused(asked.resolution)
@@ -49,13 +48,13 @@ def outcome_of_call(recorded: Recorded, step: str) -> ToolOutput | None:
 
 
 def left_to_client(recorded: Recorded, step: str) -> ToolOutput | None:
-    """How a call ended that was run elsewhere; None if it was not, or has not ended."""
+    """Return the outcome of a call that a client ran, or None."""
     brought = recorded("client", step)
     return completed(brought.resolution) if isinstance(brought, AwaitEventOutcome) else None
 
 
 def outcome_at(recorded: Recorded, name: str) -> ToolOutput | None:
-    """How one run of a call ended, as far as that is known; None if it has not, or did not happen."""
+    """Return the known outcome of one run of a call. None if it has not ended or did not happen."""
     outcome = recorded("step", name)
     if not isinstance(outcome, DurableStepOutcome):
         return None
@@ -63,8 +62,10 @@ def outcome_at(recorded: Recorded, name: str) -> ToolOutput | None:
 
 
 def verdict_of(recorded: Recorded, name: str, doubt: InDoubt) -> ToolOutput | None:
-    """What a probe or a person said of a step in doubt: how it ended, the doubt itself if nobody knows or was asked, or
-    None if it did not happen."""
+    """Return the outcome of a step in doubt, as decided by a probe or a person.
+
+    Without a decision, return the doubt. None means that the step did not happen.
+    """
     asked = recorded("doubt", name)
     if isinstance(asked, AwaitEventOutcome):
         return None if did_not_happen(asked.resolution) else happened(asked.resolution) or doubt
@@ -80,7 +81,7 @@ def verdict_of(recorded: Recorded, name: str, doubt: InDoubt) -> ToolOutput | No
 def _known(outcome: DurableStepOutcome) -> ToolOutput:
     if outcome.error is not None:
         failure = outcome.error
-        return Failed(failure=Failure(code=failure.code, message=failure.message, failure_class="invalid"))
+        return Failed(failure=FailureDetail(code=failure.code, message=failure.message, failure_class="invalid"))
     if isinstance(outcome.value, str):  # redacted
         return Success(value=outcome.value)
     return msgspec.convert(outcome.value, type=ToolOutput)

@@ -1,16 +1,17 @@
-"""Tools written as classes: for those that hold something, come from a configuration, or check their own arguments."""
+"""Tools written as classes, for tools with state, configuration or their own argument checks."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import lru_cache
+from importlib import import_module
 from typing import TypeAlias
 
 from perdure.codec import Json, canonical, decode, to_json
 from perdure.errors import Code, Error
 from perdure.tools.context import ToolContext
 from perdure.tools.decorator import AnyTool, raw_tool
-from perdure.tools.execution_result import ToolExecutionResult
+from perdure.tools.execution_result import ToolResult
 from perdure.tools.json_schema import problem_of
 from perdure.tools.narration import Phase
 from perdure.tools.schema import RawArguments
@@ -18,10 +19,10 @@ from perdure.vocab.messages import ToolCall
 from perdure.vocab.tools import DeferrablePolicy, EffectClass, RetryPolicy, ToolDefinition, ToolHints, ToolPolicy
 
 
-class ToolObject(ABC):
-    """A tool as an object. Calls that do not fit its schema are answered, not run, unless it says `checked = False`.
+class BaseTool(ABC):
+    """A tool as an object. Calls that do not match its schema are rejected, unless `checked = False`.
 
-    `effect` decides what a crash may do to a call; left out, it follows from the hints, and is `once` without any.
+    `effect` decides the behaviour after a crash. By default it follows from the hints, and is `once` without any.
     """
 
     name: str
@@ -37,23 +38,23 @@ class ToolObject(ABC):
     timeout: float | str | None = None
     checked: bool = True
     requires_context: bool = False
+    seed_context: bool = False
+    """True if `execute_with_context` gets a `perdure.compat.seeds.SeedToolContext`."""
 
     @abstractmethod
-    async def execute(self, arguments: dict[str, Json]) -> ToolExecutionResult:
-        """Do it, knowing nothing of the call but its arguments."""
+    async def execute(self, arguments: dict[str, Json]) -> ToolResult:
+        """Run the tool with only its arguments."""
 
-    async def execute_with_context(
-        self, arguments: dict[str, Json], context: ToolContext[object]
-    ) -> ToolExecutionResult:
-        """Do it. Calls `execute` unless a tool says otherwise; agents always use this one."""
+    async def execute_with_context(self, arguments: dict[str, Json], context: ToolContext[object]) -> ToolResult:
+        """Run the tool with its context. Agents always call this method; the default calls `execute`."""
         return await self.execute(arguments)
 
     def narrate(self, call: ToolCall, phase: Phase, locale: str | None = None) -> str | None:
-        """A sentence for people about a call; None for a plain one that names the tool."""
+        """Return a sentence for people about a call, or None for a generic one."""
         return None
 
     def to_definition(self) -> ToolDefinition:
-        """The tool as a model and a user interface see it."""
+        """Return the definition shown to models and user interfaces."""
         return ToolDefinition(
             name=self.name,
             description=self.description,
@@ -71,39 +72,49 @@ def _schema_problem(schema: bytes) -> str | None:
     return problem_of(decode(schema))
 
 
-SomeTool: TypeAlias = AnyTool | ToolObject
+def _seed_context(ctx: ToolContext[object]) -> ToolContext[object]:
+    # By name and on first use: the adapter is a front above every layer, and most programs never need it.
+    return import_module("perdure.compat.seeds").SeedToolContext(ctx)
+
+
+SomeTool: TypeAlias = AnyTool | BaseTool
 
 
 def as_tool(one: SomeTool, *, with_context: bool = True) -> AnyTool:
-    """Whatever somebody wrote as a tool, in the one form that is run.
+    """Convert a tool of any supported form to a `Tool`.
 
     Raises:
         Error: `tool_invalid`.
     """
-    if not isinstance(one, ToolObject):
+    if not isinstance(one, BaseTool):
         return one
     if problem := _schema_problem(canonical(to_json(one.parameters_schema))):
         raise Error(
-            Code.TOOL_INVALID, f"the parameters_schema of the tool {one.name} is none", because=problem, tool=one.name
+            Code.TOOL_INVALID,
+            f"tool {one.name}: parameters_schema is not a valid JSON schema",
+            because=problem,
+            tool=one.name,
         )
 
-    async def run(ctx: ToolContext[object], arguments: dict[str, Json]) -> ToolExecutionResult:
-        return await (one.execute_with_context(arguments, ctx) if with_context else one.execute(arguments))
+    async def run(ctx: ToolContext[object], arguments: dict[str, Json]) -> ToolResult:
+        if not with_context:
+            return await one.execute(arguments)
+        return await one.execute_with_context(arguments, _seed_context(ctx) if one.seed_context else ctx)
 
     made = raw_tool(
         run,
         one.name,
         RawArguments(one.parameters_schema, one.checked),
         description=one.description,
-        display_name=one.display_name,
+        title=one.display_name,
         category=one.category,
-        deferrable=one.deferrable_policy,
+        defer_loading=one.deferrable_policy,
         narrate=one.narrate,
         hints=one.hints,
         effect=one.effect,
         retries=one.retries,
         timeout=one.timeout,
-        approve=one.policy == "requires_approval",
+        needs_approval=one.policy == "requires_approval",
         client_side=one.policy == "client_side",
     )
     made.written_as = one

@@ -1,4 +1,4 @@
-"""The type of a final answer: the schema a model is shown, and the check its answer must pass.
+"""The type of a final answer: the schema shown to a model, and the validation of its answer.
 
 pydantic (or msgspec, for its own structs) does the work and is loaded on first use.
 """
@@ -19,7 +19,7 @@ from perdure.errors import Code, Error
 log = logging.getLogger("perdure.tools")
 
 OutputType: TypeAlias = Any
-"""A type: a pydantic model, a dataclass, a TypedDict, a msgspec Struct, or any other type that has a JSON schema."""
+"""A pydantic model, a dataclass, a TypedDict, a msgspec Struct, or another type with a JSON schema."""
 
 _FENCED = re.compile(r"\s*```(?:json)?\s*\n(.*?)\n?\s*```\s*", re.DOTALL)
 _MAX_PROBLEM_CHARS = 1000
@@ -27,14 +27,14 @@ _MAX_PROBLEM_CHARS = 1000
 
 @dataclass(frozen=True, slots=True)
 class OutputProblem:
-    """Why a text is not the wanted output, in words that help a model to repair it."""
+    """The reason why a text is not the required output, in words that help a model to repair it."""
 
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A type that answers must have. `wrapped`: it is no object, so a model is asked for an object with one `value`."""
+    """The required type of answers. `wrapped`: any type but an object is requested as an object with one `value`."""
 
     type: OutputType
     name: str
@@ -43,11 +43,11 @@ class Output:
 
     @property
     def spec(self) -> Json:
-        """What a model is told."""
+        """The name and schema sent to a model."""
         return {"name": self.name, "schema": self.schema}
 
     def parse(self, text: str) -> object | OutputProblem:
-        """The value a text stands for, or what is wrong with it."""
+        """Parse a text into a value, or return the problem."""
         try:
             value: Json = plain(text)
         except Error as problem:
@@ -62,8 +62,8 @@ class Output:
         try:
             return _struct(self.type, data) if _is_struct(self.type) else _modelled(self.type, data)
         except BaseException:
-            # A validator of the application failed: its bug, of which the model learns only that it happened.
-            log.exception("the validation of an output failed")
+            # A validator of the application failed. The model learns only that the check failed.
+            log.exception("output validation failed")
             return OutputProblem("it could not be checked")
 
 
@@ -85,7 +85,7 @@ def _modelled(type: OutputType, data: bytes) -> object | OutputProblem:
 
 
 def plain(text: str) -> Json:
-    """The JSON in an answer; models like to fence it.
+    """Return the JSON of an answer, with or without a code fence.
 
     Raises:
         Error: `invalid_json`.
@@ -95,7 +95,7 @@ def plain(text: str) -> Json:
 
 
 def schema_problem_of(spec: Json, text: str) -> OutputProblem | None:
-    """What is wrong with an answer of which only the schema is known; None if nothing is."""
+    """Return the problem of an answer checked by schema alone, or None."""
     from perdure.tools.json_schema import mismatches
 
     try:
@@ -107,7 +107,7 @@ def schema_problem_of(spec: Json, text: str) -> OutputProblem | None:
 
 
 def output_of(type: OutputType) -> Output:
-    """A type as an output.
+    """Return the output definition for a type.
 
     Raises:
         Error: `agent_invalid` if it has no JSON schema.
@@ -119,7 +119,7 @@ def output_of(type: OutputType) -> Output:
         raise Error(
             Code.AGENT_INVALID,
             f"{name} cannot be the output of an agent",
-            because=f"it has no JSON schema: {problem}",
+            because=f"no JSON schema: {problem}",
             hint="use a pydantic model, a dataclass, a TypedDict, a msgspec Struct or a plain type",
         ) from problem
     if schema.get("type") == "object":
@@ -142,7 +142,7 @@ def _schema(type: OutputType) -> dict[str, Json]:
 
 
 def _inlined(schema: dict[str, Json], definitions: dict[str, Json]) -> dict[str, Json]:
-    """A schema whose top is no reference: providers want to see an object there."""
+    """Resolve a top-level reference, because providers require an object there."""
     if "$ref" in schema:
         schema = {**definitions[schema["$ref"].rpartition("/")[2]]}
     return (
@@ -153,7 +153,7 @@ def _inlined(schema: dict[str, Json], definitions: dict[str, Json]) -> dict[str,
 
 
 def _is_struct(type: OutputType) -> bool:
-    """What msgspec knows better: its own structs, and before 3.12 the TypedDict of `typing`."""
+    """Return True for types that msgspec handles better: its structs, and before 3.12 the TypedDict of `typing`."""
     if is_typeddict(type):
         return sys.version_info < (3, 12) and type.__class__.__module__ == "typing"
     try:

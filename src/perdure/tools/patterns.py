@@ -1,7 +1,7 @@
 """Patterns in JSON schemas, matched in time linear in the text.
 
-The text comes from a model and the check runs where everything else waits, so a pattern must not be led into endless
-backtracking. pydantic's engine never backtracks; a pattern that it cannot match is refused with its schema.
+The text comes from a model and the check runs on the event loop, so a pattern must not backtrack endlessly. pydantic's
+engine never backtracks; a pattern that it cannot match is rejected with its schema.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from perdure.services.patterns import matcher
 
 
 class Validator(Protocol):
-    """A validator of the library, as its keywords see it."""
+    """A validator of the library, as seen by its keywords."""
 
     def descend(self, instance: Json, schema: Json, *, path: str, schema_path: str) -> Iterable[object]:
-        """Check a part of what was given."""
+        """Check a part of the instance."""
         ...
 
 
 def refused_pattern(schema: Json) -> str:
-    """Why a pattern in this schema is refused; empty if none is."""
+    """Return the reason why a pattern in this schema is rejected, or an empty string."""
     for pattern in _patterns(schema):
         try:
             matcher(pattern)
@@ -32,7 +32,7 @@ def refused_pattern(schema: Json) -> str:
 
 
 def _patterns(schema: Json) -> Iterator[str]:
-    """Every pattern in a schema; what only looks like one, in an example, is taken for one."""
+    """Yield every pattern in a schema, including lookalikes in examples."""
     if isinstance(schema, list):
         for value in cast("list[Json]", schema):
             yield from _patterns(value)
@@ -48,11 +48,11 @@ def _members(value: Json) -> dict[str, Json]:
     return cast("dict[str, Json]", value) if isinstance(value, dict) else {}
 
 
-# --- the library's keywords that match patterns, on this engine
+# --- the library's pattern keywords, on this engine
 
 
 def check_pattern(_: Validator, pattern: str, given: Json, __: Json) -> Iterator[object]:
-    """`pattern`."""
+    """Check the keyword `pattern`."""
     from jsonschema import ValidationError
 
     if isinstance(given, str) and not matcher(pattern)(given):
@@ -60,7 +60,7 @@ def check_pattern(_: Validator, pattern: str, given: Json, __: Json) -> Iterator
 
 
 def check_pattern_properties(validator: Validator, named: Json, given: Json, _: Json) -> Iterator[object]:
-    """`patternProperties`."""
+    """Check the keyword `patternProperties`."""
     for pattern, schema in _members(named).items():
         for key, value in _members(given).items():
             if matcher(pattern)(key):
@@ -68,7 +68,7 @@ def check_pattern_properties(validator: Validator, named: Json, given: Json, _: 
 
 
 def check_additional_properties(validator: Validator, rest: Json, given: Json, schema: Json) -> Iterator[object]:
-    """`additionalProperties`, as the library checks them, of what matches no pattern."""
+    """Check the keyword `additionalProperties`, as the library does, for members that match no pattern."""
     from jsonschema import Draft202012Validator
 
     beside = _members(schema)

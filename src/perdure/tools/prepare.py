@@ -1,7 +1,7 @@
-"""Preparing a call before anything of it is recorded: what the hook may know, and what it may answer.
+"""Preparation of a call before its first record: the context and the results of hooks.
 
-What a hook seals into `prepared_payload` becomes part of the recorded intent: every later attempt of the call, after
-whatever crash, gets that payload and not another one.
+The `prepared_payload` of a hook becomes part of the recorded intent. Every later attempt of the call, also after a
+crash, gets that payload.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 
 from perdure.codec import Json, encode
 from perdure.ids import CallId, SessionId
-from perdure.tools.clients.sessions import Sessions, SessionSnapshot
+from perdure.tools.clients.sessions import SessionsClient, SessionSnapshot
 from perdure.tools.clients.turn import TurnContext
 from perdure.tools.contained import contained
 from perdure.tools.context import NOT_GIVEN
@@ -25,7 +25,7 @@ from perdure.tools.results import Unstorable, keep
 from perdure.tools.services import missing
 from perdure.tools.threads import NotStarted, Raised, Returned
 from perdure.vocab.effects import PreparedToolCall
-from perdure.vocab.outcomes import Failed, Failure, Success
+from perdure.vocab.outcomes import Failed, FailureDetail, Success
 from perdure.vocab.tools import ToolDefinition
 
 T = TypeVar("T")
@@ -35,53 +35,53 @@ logger = logging.getLogger("perdure.tools")
 PREPARE_TIMEOUT_S = 30.0
 MAX_PAYLOAD_BYTES = 262_144
 MAX_ARGS_BYTES = 524_288
-"""Both together, with what a record has around them, fit into one append; a reply brings no larger arguments."""
+"""Limits in bytes. Arguments and payload fit into one append; a reply contains no larger arguments."""
 
 Preparation: TypeAlias = PreparedToolCall | Success | Failed
-"""A call to run, or the answer to it: then nothing runs."""
+"""The call to run, or an output that replaces the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolPrepareContext:
-    """What is known when a call is prepared. Nothing of it has run."""
+    """The context of a hook. No part of the call has run."""
 
     session_id: SessionId
     call_id: CallId | None = None
     turn_context: TurnContext = field(default_factory=TurnContext)
-    given: object = field(default=NOT_GIVEN, repr=False)
-    sessions: Sessions | None = field(default=None, repr=False)
+    _deps: object = field(default=NOT_GIVEN, repr=False)
+    sessions: SessionsClient | None = field(default=None, repr=False)
 
     @property
     def deps(self) -> Json:
-        """What the application gave its tools to work with (`Runtime(..., deps=...)`)."""
-        if self.given is NOT_GIVEN:
+        """The dependencies passed to `Runtime(deps=...)`."""
+        if self._deps is NOT_GIVEN:
             raise missing("deps")
-        return self.given
+        return self._deps
 
     def plugin_input(self, plugin_id: str, type: type[T]) -> T | None:
-        """What the host said to one plugin with this turn's input; None if nothing of that shape."""
+        """Return the host's input to one plugin for this turn, or None if absent or of another type."""
         return self.turn_context.plugin_input(plugin_id, type)
 
     async def session_snapshot(self) -> SessionSnapshot:
-        """This session, as far as it is durable."""
+        """Return the durable state of this session."""
         return await self._sessions().snapshot_current()
 
     async def tool_catalog(self) -> list[Json]:
-        """The tools of this turn, as plain JSON."""
+        """Return the tools of this turn as plain JSON."""
         return await self._sessions().tool_catalog()
 
     async def shared_tool_catalog(self) -> tuple[ToolDefinition, ...]:
-        """The tools of this turn, as shared values."""
+        """Return the tools of this turn as shared values."""
         return await self._sessions().shared_tool_catalog()
 
-    def _sessions(self) -> Sessions:
+    def _sessions(self) -> SessionsClient:
         if self.sessions is None:
             raise missing("sessions")
         return self.sessions
 
 
 async def answered(asked: PreparedToolCall, answer: Awaitable[object]) -> Preparation:
-    """What a hook answers in its own time, which is limited. Never raises, except when it is cancelled."""
+    """Await a hook with a time limit. Never raises, except when cancelled."""
     try:
         async with asyncio.timeout(PREPARE_TIMEOUT_S):
             ended = await contained(lambda: answer, name=f"perdure:hook:{asked.call_id}")
@@ -97,7 +97,7 @@ async def answered(asked: PreparedToolCall, answer: Awaitable[object]) -> Prepar
 
 
 def judge(asked: PreparedToolCall, answer: object) -> Preparation:
-    """What a hook answered, if it makes sense: the same call, with a payload that can be kept, or an output."""
+    """Check a hook's result: the same call, with a payload that can be stored, or an output."""
     match answer:
         case PreparedToolCall() as call if (call.call_id, call.tool_id, call.tool_name) != _names(asked):
             return _failed(
@@ -105,11 +105,11 @@ def judge(asked: PreparedToolCall, answer: object) -> Preparation:
                 f"Preparation turned the call of {asked.tool_id} into one of {call.tool_id}; nothing was run",
             )
         case PreparedToolCall() as call:
-            return _sealed(call)
+            return _captured(call)
         case Success() | Failed():
             return _storable(asked, answer)
         case _:
-            logger.error("the preparation of %s answered %s", asked.tool_name, type(answer).__name__)
+            logger.error("preparation invalid tool=%s type=%s", asked.tool_name, type(answer).__name__)
             return _failed("tool_prepare_failed", "The preparation of the call went wrong; the tool was not run")
 
 
@@ -117,42 +117,42 @@ def _names(call: PreparedToolCall) -> tuple[str, str, str]:
     return call.call_id, call.tool_id, call.tool_name
 
 
-def _sealed(call: PreparedToolCall) -> Preparation:
-    """The call as it will be read back: what cannot be stored cannot be promised to a later attempt."""
+def _captured(call: PreparedToolCall) -> Preparation:
+    """Return the call as it will be read back, or a failure if it cannot be stored."""
     kept = keep({"args": call.args, "payload": call.prepared_payload})
     if isinstance(kept, Unstorable):
-        logger.error("what was prepared for %s cannot be stored: %s", call.tool_name, kept)
-        return _failed("tool_prepare_failed", f"What was prepared cannot be stored, at {kept.path}: {kept.reason}")
+        logger.error("prepared call not storable tool=%s problem=%s", call.tool_name, kept)
+        return _failed("tool_prepare_failed", f"The prepared call cannot be stored, at {kept.path}: {kept.reason}")
     plain = cast("dict[str, Json]", kept.value)
     for what, limit in (("args", MAX_ARGS_BYTES), ("payload", MAX_PAYLOAD_BYTES)):
         if (size := len(encode(plain[what]))) > limit:
-            logger.error("what was prepared for %s is too large: %s of %d bytes", call.tool_name, what, size)
-            message = f"What was prepared is too large: {what} of {size} bytes, and the limit is {limit}"
+            logger.error("prepared call too large tool=%s field=%s bytes=%d", call.tool_name, what, size)
+            message = f"The prepared call is too large: {what} has {size} bytes, and the limit is {limit}"
             return _failed("tool_prepare_failed", f"{message}; the tool was not run")
     return msgspec.structs.replace(call, args=plain["args"], prepared_payload=plain["payload"])
 
 
 def _storable(asked: PreparedToolCall, answer: Success | Failed) -> Success | Failed:
-    """An answer as it will be read back, or why it cannot be recorded."""
+    """Return an answer as it will be read back, or a failure if it cannot be stored."""
     kept = keep(answer)
     if isinstance(kept, Unstorable):
-        logger.error("the answer prepared for %s cannot be stored: %s", asked.tool_name, kept)
-        return _failed("tool_prepare_failed", f"What was prepared cannot be stored, at {kept.path}: {kept.reason}")
+        logger.error("prepared answer not storable tool=%s problem=%s", asked.tool_name, kept)
+        return _failed("tool_prepare_failed", f"The prepared answer cannot be stored, at {kept.path}: {kept.reason}")
     if (size := len(encode(kept.value))) > MAX_PAYLOAD_BYTES:
-        logger.error("the answer prepared for %s is %d bytes", asked.tool_name, size)
+        logger.error("prepared answer too large tool=%s bytes=%d", asked.tool_name, size)
         message = f"The prepared answer is too large: {size} bytes, and the limit is {MAX_PAYLOAD_BYTES}"
         return _failed("tool_prepare_failed", f"{message}; the tool was not run")
     try:
         return msgspec.convert(kept.value, type=Success | Failed)
     except msgspec.ValidationError as problem:
-        logger.error("the answer prepared for %s has the wrong shape: %s", asked.tool_name, problem)
-        return _failed("tool_prepare_failed", f"What was prepared cannot be stored: {problem}; the tool was not run")
+        logger.error("prepared answer invalid tool=%s problem=%s", asked.tool_name, problem)
+        return _failed("tool_prepare_failed", f"The prepared answer cannot be stored: {problem}; the tool was not run")
 
 
 def refused(asked: PreparedToolCall, problem: BaseException) -> Failed:
-    """A hook that raised: a known failure, since nothing was dispatched."""
+    """Convert a hook's exception into a known failure, because the call was not dispatched."""
     if isinstance(problem, ToolError):
-        failure = Failure(
+        failure = FailureDetail(
             code=text_of(problem.code).strip() or "tool_error",
             message=message_of(problem),
             retry_safe=bool(problem.retry_safe),
@@ -160,14 +160,14 @@ def refused(asked: PreparedToolCall, problem: BaseException) -> Failed:
             error_type=type(problem).__name__,
         )
         return Failed(failure=failure)
-    logger.error("the preparation of %s failed", asked.tool_name, exc_info=problem)
+    logger.error("preparation failed tool=%s", asked.tool_name, exc_info=problem)
     return _failed("tool_prepare_failed", "The preparation of the call went wrong; the tool was not run")
 
 
 def too_slow(asked: PreparedToolCall) -> Failed:
-    """A hook that did not come back."""
-    logger.error("the preparation of %s took more than %s s", asked.tool_name, PREPARE_TIMEOUT_S)
-    failure = Failure(
+    """Return the failure of a hook that timed out."""
+    logger.error("preparation timed out tool=%s limit_s=%s", asked.tool_name, PREPARE_TIMEOUT_S)
+    failure = FailureDetail(
         code="tool_prepare_timeout",
         message=f"The call was not prepared within {PREPARE_TIMEOUT_S:g} s; the tool was not run",
         failure_class="timeout",
@@ -177,7 +177,7 @@ def too_slow(asked: PreparedToolCall) -> Failed:
 
 
 def _failed(code: str, message: str) -> Failed:
-    return Failed(failure=Failure(code=code, message=message, failure_class="internal"))
+    return Failed(failure=FailureDetail(code=code, message=message, failure_class="internal"))
 
 
 Answer: TypeAlias = Preparation | Awaitable[Preparation]

@@ -1,7 +1,7 @@
-"""Tools of Pydantic AI as tools of ours: `Agent(tools=[*from_tools(search), *await from_toolset(server)])`.
+"""Adapter for Pydantic AI tools: `Agent(tools=[*from_tools(search), *await from_toolset(server)])`.
 
-What such a tool may do twice nobody can see, so it is `once` unless `effects` says otherwise. One that asks for
-approval there needs one here. Pydantic AI is imported when one of these functions is called.
+Such a tool does not declare its safety, so it is `once` unless `effects` overrides it. A Pydantic AI tool that requires
+approval requires it here too. Pydantic AI is imported when one of these functions is called.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from perdure.codec import Json
 from perdure.errors import Code, Error
 from perdure.tools.context import ToolContext
 from perdure.tools.errors import ToolError
-from perdure.tools.execution_result import IMAGE_TYPES, ToolExecutionResult, ToolResultImage
-from perdure.tools.objects import ToolObject
+from perdure.tools.execution_result import IMAGE_TYPES, Image, ToolResult
+from perdure.tools.objects import BaseTool
 from perdure.vocab.tools import EffectClass
 
 if TYPE_CHECKING:
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 Effects = Mapping[str, EffectClass]
 
 
-def from_tools(*tools: Tool[Any] | Callable[..., Any], effects: Effects | None = None) -> tuple[ToolObject, ...]:
-    """Tools, or functions that Pydantic AI would make tools of; `effects` has the classes by name.
+def from_tools(*tools: Tool[Any] | Callable[..., Any], effects: Effects | None = None) -> tuple[BaseTool, ...]:
+    """Convert Pydantic AI tools, or functions it accepts as tools. `effects` maps names to effect classes.
 
     Raises:
-        Error: `tool_invalid` for a tool that is run elsewhere, or an effect of a tool that is not there.
+        Error: `tool_invalid` for a tool that runs elsewhere, or an effect for an unknown tool.
     """
     from pydantic_ai.toolsets import FunctionToolset
 
@@ -37,8 +37,8 @@ def from_tools(*tools: Tool[Any] | Callable[..., Any], effects: Effects | None =
     return _checked(made, effects or {})
 
 
-async def from_toolset(toolset: AbstractToolset[Any], *, effects: Effects | None = None) -> tuple[ToolObject, ...]:
-    """The tools that a toolset has now. Whoever opens and closes it is the application.
+async def from_toolset(toolset: AbstractToolset[Any], *, effects: Effects | None = None) -> tuple[BaseTool, ...]:
+    """Convert the current tools of a toolset. The application opens and closes the toolset.
 
     Raises:
         Error: as `from_tools`.
@@ -62,10 +62,10 @@ def _listed(toolset: AbstractToolset[Any], tool: Tool[Any]) -> ToolsetTool[Any]:
     )
 
 
-def _made(toolset: AbstractToolset[Any], tool: ToolsetTool[Any], effects: Effects) -> ToolObject:
+def _made(toolset: AbstractToolset[Any], tool: ToolsetTool[Any], effects: Effects) -> BaseTool:
     definition = tool.tool_def
     if definition.kind not in ("function", "unapproved"):
-        because = f"it is {definition.kind}: somebody else runs it"
+        because = f"its kind is {definition.kind}, which runs outside this process"
         raise Error(Code.TOOL_INVALID, f"the tool {definition.name} of Pydantic AI cannot be run here", because=because)
     made = PydanticAITool(toolset, tool)
     made.name, made.description = definition.name, definition.description or ""
@@ -76,14 +76,14 @@ def _made(toolset: AbstractToolset[Any], tool: ToolsetTool[Any], effects: Effect
     return made
 
 
-def _checked(made: list[ToolObject], effects: Effects) -> tuple[ToolObject, ...]:
+def _checked(made: list[BaseTool], effects: Effects) -> tuple[BaseTool, ...]:
     if unknown := set(effects) - {one.name for one in made}:
-        raise Error(Code.TOOL_INVALID, f"there is no tool {', '.join(sorted(unknown))} to have an effect")
+        raise Error(Code.TOOL_INVALID, f"effects= names an unknown tool: {', '.join(sorted(unknown))}")
     return tuple(made)
 
 
-class PydanticAITool(ToolObject):
-    """One of their tools."""
+class PydanticAITool(BaseTool):
+    """A Pydantic AI tool as a tool object."""
 
     requires_context = True
 
@@ -91,14 +91,12 @@ class PydanticAITool(ToolObject):
         self._toolset = toolset
         self._tool = tool
 
-    async def execute(self, arguments: dict[str, Json]) -> ToolExecutionResult:
-        """Refuse: it needs to know its call."""
-        return ToolExecutionResult.tool_error("This tool can only be called by an agent.")
+    async def execute(self, arguments: dict[str, Json]) -> ToolResult:
+        """Refuse: the tool needs a context."""
+        return ToolResult.tool_error("This tool can only be called by an agent.")
 
-    async def execute_with_context(
-        self, arguments: dict[str, Json], context: ToolContext[object]
-    ) -> ToolExecutionResult:
-        """Run it, with the dependencies of this runtime as theirs."""
+    async def execute_with_context(self, arguments: dict[str, Json], context: ToolContext[object]) -> ToolResult:
+        """Run the tool with the dependencies of this runtime."""
         from pydantic import ValidationError
         from pydantic_ai import exceptions as theirs
 
@@ -108,11 +106,11 @@ class PydanticAITool(ToolObject):
             return _result(await self._toolset.call_tool(self.name, checked, run, self._tool))
         except ValidationError as problem:
             message = problem.errors(include_url=False, include_context=False, include_input=False)
-            raise ToolError(f"The arguments do not fit: {message}", code="invalid_tool_args") from None
+            raise ToolError(f"The arguments are not valid: {message}", code="invalid_tool_args") from None
         except (theirs.ModelRetry, theirs.ToolFailed) as problem:
             raise ToolError(problem.message) from None
         except (theirs.CallDeferred, theirs.ApprovalRequired):
-            raise ToolError("This tool wants to be answered later, which it cannot be here.") from None
+            raise ToolError("This tool deferred its result, which is not supported here.") from None
 
 
 def _run_context(context: ToolContext[object] | None) -> RunContext[Any]:
@@ -129,13 +127,13 @@ def _run_context(context: ToolContext[object] | None) -> RunContext[Any]:
         tool_call_id=context.call_id,
         tool_name=context.tool_name,
         retry=context.attempt - 1,
-        tool_call_approved=True,  # or it would not have begun
+        tool_call_approved=True,  # the call was approved before it started
         run_id=context.turn_id,
         conversation_id=context.session_id,
     )
 
 
-def _result(value: object) -> ToolExecutionResult:
+def _result(value: object) -> ToolResult:
     from pydantic_ai.messages import BinaryContent, ToolReturn
     from pydantic_core import to_jsonable_python
 
@@ -147,11 +145,11 @@ def _result(value: object) -> ToolExecutionResult:
         value = cast("object", returned.return_value)
     parts = [value, *shown] if isinstance(value, BinaryContent) else shown
     images = [
-        ToolResultImage(one.base64, one.media_type)
+        Image(one.base64, one.media_type)
         for one in parts
         if isinstance(one, BinaryContent) and one.media_type in IMAGE_TYPES
     ]
     plain = "see the picture" if isinstance(value, BinaryContent) else to_jsonable_python(value)
     texts = [one for one in shown if isinstance(one, str)]
     told = {"value": plain, "content": texts} if texts else plain
-    return ToolExecutionResult.success_with_images(told, images) if images else ToolExecutionResult.success(told)
+    return ToolResult.success_with_images(told, images) if images else ToolResult.success(told)

@@ -1,7 +1,7 @@
-"""Tools by name, to be given to an agent or to be called directly.
+"""Tools by name, for an agent or for direct calls.
 
-Calling through a registry is calling the tool, with the checks and the honesty of a turn around it but nothing
-recorded: what an agent calls goes through its session.
+A direct call gets the same checks and outcomes as a call in a turn, but is not recorded. An agent's calls go through
+its session.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from perdure.tools.context import ToolContext
 from perdure.tools.decorator import Tool
 from perdure.tools.execute import Sidecar, ToolThreads, run_to_end
 from perdure.tools.execution_result import ToolCallResult
-from perdure.tools.objects import SomeTool, ToolObject, as_tool
+from perdure.tools.objects import BaseTool, SomeTool, as_tool
 from perdure.tools.toolbox import Toolbox
 from perdure.vocab.messages import ToolCall
-from perdure.vocab.outcomes import Failed, Failure, Success, ToolOutput
+from perdure.vocab.outcomes import Failed, FailureDetail, Success, ToolOutput
 from perdure.vocab.tools import ToolDefinition
 
 
 class ToolRegistry:
-    """Tools in the order in which they were registered. Registering a name again replaces the tool in its place."""
+    """Tools in registration order. A name registered again replaces the tool in its position."""
 
     def __init__(self, tools: Iterable[SomeTool] = ()) -> None:
         self._tools: dict[str, SomeTool] = {}
@@ -33,55 +33,55 @@ class ToolRegistry:
 
     @staticmethod
     def builder() -> ToolRegistryBuilder:
-        """One that is filled in a chain."""
+        """Return a builder with chained calls."""
         return ToolRegistryBuilder()
 
     @staticmethod
     def with_defaults() -> ToolRegistry:
-        """The tools that need nothing but the process they run in, and those for the files of a session."""
+        """Return a registry of the tools without services and the file tools."""
         from perdure.tools.builtin import default_tools
         from perdure.tools.files import file_tools
 
         return ToolRegistry((*default_tools(), *file_tools()))
 
     def register(self, tool: SomeTool) -> None:
-        """Add a tool, or replace the one of that name.
+        """Add a tool, or replace the one with the same name.
 
         Raises:
             Error: `tool_invalid` for something that is not a tool.
         """
-        if not isinstance(tool, Tool | ToolObject):  # pyright: ignore[reportUnnecessaryIsInstance] - from outside
+        if not isinstance(tool, Tool | BaseTool):  # pyright: ignore[reportUnnecessaryIsInstance] - from outside
             shown = getattr(tool, "__name__", type(tool).__name__)
             raise Error(Code.TOOL_INVALID, f"{shown} is not a tool", hint="decorate it with @tool")
         self._tools[tool.name] = tool
 
     def unregister(self, name: str) -> SomeTool | None:
-        """Take a tool out, and return it."""
+        """Remove and return a tool, or return None."""
         return self._tools.pop(name, None)
 
     def clear(self) -> None:
-        """Take all tools out."""
+        """Remove all tools."""
         self._tools.clear()
 
     def get(self, name: str) -> SomeTool | None:
-        """The tool of that name."""
+        """Return the tool with this name, or None."""
         return self._tools.get(name)
 
     def has(self, name: str) -> bool:
-        """Whether there is a tool of that name."""
+        """Return True if a tool with this name is registered."""
         return name in self._tools
 
     def tool_names(self) -> tuple[str, ...]:
-        """The names, in order."""
+        """Return the names, in order."""
         return tuple(self._tools)
 
     def tool_definitions(self) -> tuple[ToolDefinition, ...]:
-        """What a model would be told of the tools, in order."""
+        """Return the definitions for a model, in order."""
         return tuple(one.to_definition() for one in self._tools.values())
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no tool."""
+        """True if no tool is registered."""
         return not self._tools
 
     def __len__(self) -> int:
@@ -96,13 +96,13 @@ class ToolRegistry:
     def __repr__(self) -> str:
         return f"ToolRegistry(tools={list(self._tools)})"
 
-    # --- calling tools directly; one that a person must allow is refused, as nobody could be asked
+    # --- direct calls; a tool that needs approval is refused, because no approver can be asked
 
     async def execute(self, call: ToolCall, definition: ToolDefinition | None = None) -> ToolCallResult:
-        """Call a tool that needs to know nothing but its arguments.
+        """Call a tool with only its arguments.
 
         Raises:
-            Error: `tool_unknown`. Everything else that goes wrong is in the result.
+            Error: `tool_unknown`. All other failures are in the result.
         """
         return await self._call(call, None)
 
@@ -112,14 +112,14 @@ class ToolRegistry:
         """Call a tool with a context.
 
         Raises:
-            Error: `tool_unknown`. Everything else that goes wrong is in the result.
+            Error: `tool_unknown`. All other failures are in the result.
         """
         return await self._call(call, context)
 
     async def execute_batch(
         self, calls: Sequence[ToolCall], definitions: Iterable[ToolDefinition]
     ) -> tuple[ToolCallResult, ...]:
-        """Call one after the other. A call without a definition ends it there; those before it have run.
+        """Call tools one after the other. A call without a definition stops the batch; earlier calls have run.
 
         Raises:
             Error: `tool_unknown`.
@@ -130,10 +130,10 @@ class ToolRegistry:
     async def execute_parallel(
         self, calls: Sequence[ToolCall], definitions: Iterable[ToolDefinition]
     ) -> tuple[ToolCallResult, ...]:
-        """Call all at once; the results come in the order of the calls. All run, whatever becomes of the others.
+        """Call tools concurrently. Results are in the order of the calls. All calls run, regardless of failures.
 
         Raises:
-            Error: `tool_unknown`, of the first call it is true of.
+            Error: `tool_unknown`, for the first unknown tool.
         """
         known = {definition.name: definition for definition in definitions}
 
@@ -149,12 +149,12 @@ class ToolRegistry:
             raise _unknown("Tool not found", call.name)
         tool = as_tool(found, with_context=context is not None)
         if context is None and isinstance(found, Tool) and tool.arguments.context is not None:
-            return _failed(call, f"The tool {call.name} needs a context: call it with execute_with_context")
+            return _failed(call, f"The tool {call.name} needs a context: use execute_with_context")
         prepared = Toolbox((tool,)).prepare(call, tool.contract)
-        if isinstance(prepared, Failure):
+        if isinstance(prepared, FailureDetail):
             return _failed(call, prepared.message)
         if prepared.may_need_leave:
-            return _failed(call, f"The tool {call.name} needs a person's approval, and here nobody can be asked")
+            return _failed(call, f"The tool {call.name} needs approval, which a direct call cannot request")
         sidecar = Sidecar()
         threads = ToolThreads(1)
         try:
@@ -165,7 +165,7 @@ class ToolRegistry:
 
 
 class ToolRegistryBuilder:
-    """Fills a registry in a chain: `ToolRegistry.builder().tool(a).tool(b).build()`."""
+    """Builder of a registry: `ToolRegistry.builder().tool(a).tool(b).build()`."""
 
     def __init__(self) -> None:
         self._registry = ToolRegistry()
@@ -176,7 +176,7 @@ class ToolRegistryBuilder:
         return self
 
     def build(self) -> ToolRegistry:
-        """The registry."""
+        """Return the registry."""
         return self._registry
 
 

@@ -1,4 +1,4 @@
-"""Whether a tool's result can be kept: plain JSON that can be written and read back, or where exactly it is not."""
+"""Conversion of a tool's result to plain JSON that can be read back, with the exact position of a problem."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from perdure.codec import Json
 from perdure.errors import Error
 
 MAX_DEPTH = 200
-"""A deeper value could be written to the log but not be read back from it."""
+"""Depth limit: a deeper value could be written to the log but not read back."""
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """The result as plain JSON, and how many bytes it is."""
+    """The result as plain JSON, and its size in bytes."""
 
     value: Json
     size: int
 
 
 class Unstorable(msgspec.Struct, frozen=True):
-    """Which part of the result JSON cannot carry, and why."""
+    """The part of the result that JSON cannot represent, and the reason."""
 
     path: str
     reason: str
 
 
 def keep(value: object) -> Kept | Unstorable:
-    """The result as JSON. Never raises, whatever the value does when it is looked at."""
+    """Convert a result to JSON. Never raises, even if the value's own code does."""
     kept = _keep(value)
     if isinstance(kept, Kept):
         return kept
     try:
         return _narrowed(value, kept)
-    except Exception:  # noqa: BLE001 - looking closer failed as well; what is known is enough
+    except Exception:  # noqa: BLE001 - the search failed too; the first finding is enough
         return kept
 
 
 def _keep(value: object) -> Kept | Unstorable:
     try:
-        # As it is read back: a live call must return exactly what a replay of it will.
+        # Converted as read back: a live call must return exactly the value that its replay will.
         plain, written = codec.as_stored(value)
         may_be_deep = len(written) > MAX_DEPTH and written.count(b"[") + written.count(b"{") > MAX_DEPTH
         if may_be_deep and not _depth_within(plain, MAX_DEPTH):
@@ -51,7 +51,7 @@ def _keep(value: object) -> Kept | Unstorable:
     except Error as problem:
         path = str(problem.details.get("path", "$"))
         return Unstorable(_clean(path), _clean(problem.because or problem.message))
-    except Exception as problem:  # noqa: BLE001 - the value's own code ran, and its failure is the answer
+    except Exception as problem:  # noqa: BLE001 - an exception of the value's own code is the finding
         return Unstorable("$", type(problem).__name__)
     return Kept(plain, len(written))
 
@@ -68,7 +68,7 @@ Part: TypeAlias = tuple[str, object]
 
 
 def _narrowed(value: object, found: Unstorable) -> Unstorable:
-    """Follow the problem into the value while one part of it alone has it too."""
+    """Locate the problem: descend into a part while that part alone has it too."""
     path = ""
     for _ in range(MAX_DEPTH):
         if found.path != "$" or "refers to itself" in found.reason or "nested" in found.reason:

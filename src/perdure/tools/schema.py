@@ -1,6 +1,6 @@
-"""From a function's hints and docstring to the JSON schema a model sees and the check its arguments must pass.
+"""Conversion of a function's type hints and docstring into a JSON schema and an argument check.
 
-pydantic does the work and is loaded here, on first use: a program that only declares tools does not pay for it.
+pydantic does the work and is loaded on first use, so programs that only declare tools do not import it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from perdure.errors import Code, Error
 from perdure.tools.context import ToolContext
 from perdure.tools.docstring import explain
 from perdure.tools.json_schema import violations
-from perdure.vocab.outcomes import Failure
+from perdure.vocab.outcomes import FailureDetail
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
@@ -40,12 +40,12 @@ class Arguments:
     context: str | None
     checker: type[BaseModel]
     names: Mapping[str, str]
-    """Field of the checker -> parameter of the function."""
+    """Parameter of the function, by field of the checker."""
     filled: frozenset[str]
-    """Fields whose default is the checker's to fill in; other defaults are left to the function."""
+    """Fields whose default the checker fills in. Other defaults are left to the function."""
 
-    def bind(self, args: Json) -> dict[str, object] | Failure:
-        """The keyword arguments for the function; or what is wrong, in words that help to repair the call."""
+    def bind(self, args: Json) -> dict[str, object] | FailureDetail:
+        """Return the keyword arguments for the function, or a failure whose text helps to repair the call."""
         from pydantic import ValidationError
 
         try:
@@ -53,9 +53,9 @@ class Arguments:
         except ValidationError as problem:
             return _invalid(_problems(problem, list(self.names.values())))
         except Exception as problem:
-            # A validator of the application failed: its bug, which is none of the model's business.
-            logger.exception("the validation of tool arguments failed")
-            return Failure(
+            # A validator of the application failed. The model learns only that the check failed.
+            logger.exception("tool argument validation failed")
+            return FailureDetail(
                 code="internal_error",
                 message="An internal error occurred while checking the arguments; the tool was not run",
                 failure_class="internal",
@@ -67,14 +67,14 @@ class Arguments:
 
 @dataclass(frozen=True, slots=True)
 class RawArguments:
-    """The arguments of a tool that takes them as they are: a JSON object, held against the schema if `checked`."""
+    """Unconverted arguments: a JSON object, validated against the schema if `checked`."""
 
     parameters: Json
     checked: bool = True
     context: str | None = _CONTEXT_NAME
 
-    def bind(self, args: Json) -> dict[str, object] | Failure:
-        """The whole of them, under one name."""
+    def bind(self, args: Json) -> dict[str, object] | FailureDetail:
+        """Return all arguments under one name."""
         if not isinstance(args, dict):
             return _invalid(f"The arguments are not one JSON object; the tool was not run. Given: {_shown(args)}")
         problems = violations(self.parameters, args) if self.checked else ""
@@ -82,43 +82,43 @@ class RawArguments:
 
 
 def result_schema(annotation: object, tool: str) -> Json:
-    """The JSON schema of a type that a client's results are checked against.
+    """Return the JSON schema of a type, for checking a client's results.
 
     Raises:
-        Error: `tool_invalid` if it has none.
+        Error: `tool_invalid` if the type has no schema.
     """
     from pydantic import TypeAdapter
     from pydantic.errors import PydanticUserError
 
     try:
         adapter = cast("Callable[[object], TypeAdapter[object]]", TypeAdapter)(annotation)
-        return codec.to_json(adapter.json_schema(), where="the result's schema")
+        return codec.to_json(adapter.json_schema(), where="the result schema")
     except (PydanticUserError, TypeError, NameError) as problem:
         raise Error(
             Code.TOOL_INVALID,
             f"the tool {tool}: its result has no JSON schema",
             because=str(problem).partition("\n")[0],
-            hint="annotate what the client posts, or leave the annotation out",
+            hint="annotate the type that the client posts, or omit the annotation",
             tool=tool,
         ) from None
 
 
-def _invalid(problems: str) -> Failure:
-    return Failure(code="invalid_tool_args", message=problems, failure_class="invalid")
+def _invalid(problems: str) -> FailureDetail:
+    return FailureDetail(code="invalid_tool_args", message=problems, failure_class="invalid")
 
 
 # --- reading the function ---------------------------------------------------------------------------------------
 
 
 def check_signature(function: Callable[..., object], tool: str, *, typed_elsewhere: bool = False) -> None:
-    """Refuse what arguments by name cannot serve.
+    """Reject parameters that cannot be passed by name.
 
     Raises:
         Error: `tool_invalid` naming the parameter.
     """
     for position, parameter in enumerate(_parameters(function).values()):
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
-            raise _refused(tool, parameter, "a model gives arguments by name", "make it an ordinary parameter")
+            raise _refused(tool, parameter, "a model passes arguments by name", "use an ordinary parameter")
         if parameter.kind is parameter.VAR_KEYWORD and not typed_elsewhere:
             raise _refused(tool, parameter, "its schema would accept anything", "name the parameters")
         if (
@@ -126,12 +126,12 @@ def check_signature(function: Callable[..., object], tool: str, *, typed_elsewhe
             and not typed_elsewhere
             and not _is_bare_context(parameter, position)
         ):
-            raise _refused(tool, parameter, "it has no type", f"annotate it, e.g. {parameter.name}: str")
+            raise _refused(tool, parameter, "a parameter needs a type", f"annotate it, e.g. {parameter.name}: str")
 
 
 def _parameters(function: Callable[..., object]) -> Mapping[str, inspect.Parameter]:
     if sys.version_info >= (3, 14):
-        # There, annotations are evaluated when they are looked at, and may name what is defined later.
+        # From 3.14 on, annotations are evaluated lazily and may name later definitions.
         from annotationlib import Format
 
         return inspect.signature(function, annotation_format=Format.FORWARDREF).parameters
@@ -145,7 +145,7 @@ def _is_bare_context(parameter: inspect.Parameter, position: int) -> bool:
 def _refused(tool: str, parameter: inspect.Parameter, because: str, hint: str) -> Error:
     return Error(
         Code.TOOL_INVALID,
-        f"the parameter {parameter} of the tool {tool} cannot be offered to a model",
+        f"the tool {tool} has an unsupported parameter {parameter}",
         because=because,
         hint=hint,
         tool=tool,
@@ -154,7 +154,7 @@ def _refused(tool: str, parameter: inspect.Parameter, because: str, hint: str) -
 
 
 def try_hints(function: Callable[..., object], names: Mapping[str, object]) -> dict[str, object] | None:
-    """The resolved annotations; None if a name in them does not exist yet."""
+    """Return the resolved annotations, or None if a name in them is not defined yet."""
     try:
         return _resolve(function, names)
     except NameError:
@@ -167,7 +167,7 @@ def _hints(function: Callable[..., object], tool: str) -> dict[str, object]:
     except Exception as problem:
         raise Error(
             Code.TOOL_INVALID,
-            f"the annotations of the tool {tool} cannot be read",
+            f"the annotations of the tool {tool} cannot be resolved",
             because=str(problem),
             hint="import the types at module level, not only for type checking",
             tool=tool,
@@ -187,7 +187,7 @@ def _context_of(function: Callable[..., object], hints: Mapping[str, object], to
     if len(found) > 1:
         raise Error(
             Code.TOOL_INVALID,
-            f"the tool {tool} takes its context twice: {', '.join(found)}",
+            f"the tool {tool} has two context parameters: {', '.join(found)}",
             hint="keep one parameter of type ToolContext",
             tool=tool,
         )
@@ -210,7 +210,9 @@ def arguments_of(
     hints: Mapping[str, object] | None = None,
     schema: Json | type[object] = None,
 ) -> Arguments:
-    """What a function accepts. `schema` is a pydantic model that replaces its hints, or a JSON schema to show instead.
+    """Return the accepted arguments of a function.
+
+    `schema` is a pydantic model that replaces its hints, or a JSON schema to show instead.
 
     Raises:
         Error: `tool_invalid` naming the parameter that has no JSON schema.
@@ -229,7 +231,7 @@ def _arguments_of_hints(
     from pydantic.fields import FieldInfo
 
     told = explain(inspect.getdoc(function)).arguments
-    # Fields are numbered and the parameter is their alias: a parameter may be called `schema`, `copy` or `_from`.
+    # Fields are numbered and the parameter is their alias, because names like `schema`, `copy` or `_from` conflict.
     fields: dict[str, tuple[object, object]] = {}
     names: dict[str, str] = {}
     filled: set[str] = set()
@@ -257,7 +259,7 @@ def _checker(tool: str, fields: Mapping[str, tuple[object, object]]) -> type[Bas
 
 
 def _described(hint: object, name: str, told: str) -> object:
-    """The hint with its alias; a description in the hint itself comes before one in the docstring."""
+    """Annotate the hint with its alias. A description in the hint takes precedence over the docstring."""
     from pydantic import Field
     from pydantic.fields import FieldInfo
 
@@ -274,7 +276,7 @@ def _schema_of(checker: type[BaseModel]) -> Json:
     from pydantic.json_schema import GenerateJsonSchema
 
     class Untitled(GenerateJsonSchema):
-        """Titles repeat the names; a default that is not JSON is simply not shown."""
+        """Generator without titles, which repeat the names, and without defaults that are not JSON."""
 
         def emit_warning(self, kind: object, detail: str) -> None:
             pass
@@ -303,7 +305,7 @@ def _unusable(
         Code.TOOL_INVALID,
         f"the parameter {culprit} of the tool {tool} has no JSON schema" if culprit else f"{tool} has no JSON schema",
         because=str(problem).splitlines()[0],
-        hint="use types that JSON can carry: str, int, bool, lists and dicts of them, Literal, a pydantic model",
+        hint="use types with a JSON schema: str, int, bool, lists and dicts of them, Literal, a pydantic model",
         tool=tool,
         parameter=culprit,
     )
@@ -324,9 +326,9 @@ def _arguments_of_model(function: Callable[..., object], tool: str, checker: typ
     if wrong:
         raise Error(
             Code.TOOL_INVALID,
-            f"args_schema of the tool {tool} does not fit its function",
+            f"args_schema of the tool {tool} does not match its function",
             because=f"only one of them has {', '.join(wrong)}",
-            hint="give the model a field for every parameter, and nothing else",
+            hint="the model needs exactly one field per parameter",
             tool=tool,
         )
     return Arguments(_schema_of(checker), context, checker, {name: name for name in fields}, frozenset(fields))
@@ -339,15 +341,15 @@ def _shown_as(arguments: Arguments, tool: str, schema: Json) -> Arguments:
     if unknown:
         raise Error(
             Code.TOOL_INVALID,
-            f"args_schema of the tool {tool} does not fit its function",
+            f"args_schema of the tool {tool} does not match its function",
             because=f"the function does not take: {', '.join(unknown)}",
-            hint="describe exactly the parameters of the function, as a JSON schema of type object",
+            hint="use a JSON schema of type object with the parameters of the function",
             tool=tool,
         )
     return Arguments(shown, arguments.context, arguments.checker, arguments.names, arguments.filled)
 
 
-# --- telling what is wrong --------------------------------------------------------------------------------------
+# --- problems for the model -------------------------------------------------------------------------------------
 
 
 def _problems(error: ValidationError, accepted: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""`spawn_subagent`: what a model calls to have another agent do something."""
+"""The tool `spawn_subagent`: a model gives a task to another agent."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from perdure.tools.schema import RawArguments
 NAME = "spawn_subagent"
 
 _DESCRIPTION = (
-    "Give a task to another agent, which works on it in a session of its own and sees nothing of this conversation: "
+    "Give a task to another agent, which works on it in a separate session and sees nothing of this conversation: "
     "say everything it needs. In the foreground you wait for its answer. In the background you get the name of its "
-    "session at once and go on; its answer is told to you when it is done."
+    "session at once and continue; you receive its answer when it is done."
 )
 
 
 def spawn_subagent(*agents: str, mode: Literal["foreground", "background"] = "background") -> AnyTool:
-    """A tool with which a model starts these agents. `mode` is what happens if it does not say.
+    """Return a tool by which a model starts these agents. `mode` is the default for calls without a mode.
 
     Raises:
         Error: `tool_invalid` if no agent is named.
     """
     if not agents:
-        raise Error(Code.TOOL_INVALID, f"{NAME} needs the names of agents", hint='spawn_subagent("writer", "critic")')
+        raise Error(Code.TOOL_INVALID, f"{NAME} needs at least one agent", hint='spawn_subagent("writer", "critic")')
     parameters: Json = {
         "type": "object",
         "properties": {
             "name": {"type": "string", "enum": list(agents), "description": "Which agent"},
-            "task": {"type": "string", "minLength": 1, "description": "What it shall do"},
+            "task": {"type": "string", "minLength": 1, "description": "The task"},
             "mode": {"type": "string", "enum": ["foreground", "background"], "description": f"{mode} if not given"},
-            "result_schema": {"type": "object", "description": "A JSON schema that its answer must fit, if it must"},
+            "result_schema": {"type": "object", "description": "Optional JSON schema that the answer must match"},
         },
         "required": ["name", "task"],
         "additionalProperties": False,
@@ -52,7 +52,7 @@ def spawn_subagent(*agents: str, mode: Literal["foreground", "background"] = "ba
         return await client.ask(task, output=cast("type[object]", wanted))
 
     return raw_tool(
-        run, NAME, RawArguments(parameters), description=_DESCRIPTION, effect="resumable", display_name="Spawn Subagent"
+        run, NAME, RawArguments(parameters), description=_DESCRIPTION, effect="resumable", title="Spawn Subagent"
     )
 
 
@@ -60,5 +60,5 @@ def _output(schema: Json) -> Output | None:
     if schema is None:
         return None
     if problem := schema_problem(schema):
-        raise ToolError(f"result_schema cannot be used: {problem}", code="invalid_argument")
+        raise ToolError(f"invalid result_schema: {problem}", code="invalid_argument")
     return Output(object, "result", schema, wrapped=False)

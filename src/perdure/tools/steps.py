@@ -1,4 +1,4 @@
-"""A step's function, run: in the event loop or in a thread, and only while its body counts."""
+"""Execution of a step's function, on the event loop or in a thread, while its body is open."""
 
 from __future__ import annotations
 
@@ -8,28 +8,30 @@ from collections.abc import Awaitable, Callable
 from types import CoroutineType, FunctionType
 from typing import Literal, TypeGuard
 
-from perdure.effects.controller import Care, Ledger, NotDispatched
-from perdure.tools.endings import Parked
-from perdure.tools.life import Life
+from perdure.effects.controller import DispatchPolicy, EffectLog, NotDispatched
+from perdure.tools.body_lifetime import BodyLifetime
+from perdure.tools.step_outcomes import Parked
 from perdure.tools.threads import Ended, NotStarted, Raised, Returned, ToolThreads
 
 StepEffect = Literal["once", "idempotent", "pure"]
 
-STEP_CARE: dict[StepEffect, Care] = {
-    "once": Care(effect="once"),
-    "idempotent": Care(effect="idempotent"),
-    "pure": Care(effect="pure"),
+STEP_POLICY: dict[StepEffect, DispatchPolicy] = {
+    "once": DispatchPolicy(effect="once"),
+    "idempotent": DispatchPolicy(effect="idempotent"),
+    "pure": DispatchPolicy(effect="pure"),
 }
 
 THREAD_PAUSE_S = 0.05
-"""Between two tries of a step for which there was no thread, or no lease."""
+"""Delay in seconds before a retry of a step that had no thread or no lease."""
 
 
-async def run(call: Callable[[], object], *, in_loop: bool, life: Life, ledger: Ledger, threads: ToolThreads) -> Ended:
-    """Call it, await what it returns, and say how that ended.
+async def run(
+    call: Callable[[], object], *, in_loop: bool, life: BodyLifetime, ledger: EffectLog, threads: ToolThreads
+) -> Ended:
+    """Call the function, await its result, and return the outcome.
 
     Raises:
-        NotDispatched: it did not begin.
+        NotDispatched: the function was not called.
     """
     life.check_open()
     if not in_loop:
@@ -37,21 +39,21 @@ async def run(call: Callable[[], object], *, in_loop: bool, life: Life, ledger: 
         if not (isinstance(ended, Returned) and inspect.isawaitable(ended.value)):
             return ended
         begun: Awaitable[object] = ended.value
-        call = lambda: begun  # noqa: E731 - it has begun in the thread, and goes on here
+        call = lambda: begun  # noqa: E731 - started in the thread, continued here
     try:
         value = call()
-        for _ in range(2):  # a function that is awaited may return what must be; not for ever: a pool returns itself
+        for _ in range(2):  # an awaited function may return an awaitable; bounded, because a pool may return itself
             if _is_awaitable(value):
                 value = await value
         return Returned(value)
     except (asyncio.CancelledError, Parked):
         raise
-    except BaseException as error:  # noqa: BLE001 - how a step ended is judged by the caller
+    except BaseException as error:  # noqa: BLE001 - the caller judges the outcome
         return Raised(error)
 
 
 def runs_in_loop(fn: Callable[..., object]) -> bool:
-    """Whether it is called in the event loop: as `inspect` says, which need not be asked about an `async def`."""
+    """Return True if the function runs on the event loop. A fast path skips `inspect` for `async def`."""
     if type(fn) is FunctionType and fn.__code__.co_flags & inspect.CO_COROUTINE:
         return True
     return inspect.iscoroutinefunction(fn)
@@ -61,12 +63,12 @@ _PLAIN = frozenset({type(None), bool, int, float, str, list, dict, tuple})
 
 
 def _is_awaitable(value: object) -> TypeGuard[Awaitable[object]]:
-    """As `inspect` says; what almost every step gives is known by its type, without asking that."""
+    """Return True if the value is awaitable. A fast path by type skips `inspect` for most values."""
     kind = type(value)
     return kind is CoroutineType or (kind not in _PLAIN and inspect.isawaitable(value))
 
 
-async def _in_thread(call: Callable[[], object], life: Life, ledger: Ledger, threads: ToolThreads) -> Ended:
+async def _in_thread(call: Callable[[], object], life: BodyLifetime, ledger: EffectLog, threads: ToolThreads) -> Ended:
     def begin() -> object:
         if not life.is_open or not ledger.lease_live():
             raise NotDispatched

@@ -1,7 +1,7 @@
-"""Other agents, as the body of a tool or of a process sees them: asked, waited for, or left to work.
+"""Other agents, for the body of a tool or of a process: ask, wait, or start.
 
-A child is a session of its own, named by the call that starts it: whoever enters the body again finds it, and starts
-none twice. The body is parked while a child works.
+A child is a separate session whose id is derived from the call that starts it. Re-entry finds the existing child. The
+body is parked while a child works.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from perdure.tools.body import Body
 from perdure.tools.durations import duration_ms
 from perdure.tools.errors import ToolError
 from perdure.tools.outputs import Output, OutputProblem, OutputType, output_of
-from perdure.vocab.promises import Cancelled, Err, Ok, Resolution, TimedOut
+from perdure.vocab.promises import Cancelled, Failure, Ok, Resolution, TimedOut
 from perdure.vocab.wire import Value
 
 T = TypeVar("T")
 
 
 class SubagentFailed(ToolError):
-    """A sub-agent ended without an answer. `session` is where to look."""
+    """A sub-agent ended without an answer. `session` is the child's session."""
 
     session: SessionId = SessionId("")
 
 
 class Order(Value, frozen=True):
-    """What is asked of whom. `output` is what the answer must be, if anything: a name and a JSON schema."""
+    """A request to a sub-agent. `output` is the required form of the answer, a name and a JSON schema, or None."""
 
     agent: str
     prompt: str
@@ -41,32 +41,32 @@ class Order(Value, frozen=True):
 
 
 class Spawner(Protocol):
-    """Who starts children for one body."""
+    """Starts children for one body."""
 
     def scope(self, name: str) -> TurnScope:
-        """Where the child of that name answers."""
+        """Return the turn in which the child of that name answers."""
         ...
 
     async def spawn(self, name: str, order: Order) -> None:
-        """Start a child, once; durable when this returns.
+        """Start a child once; durable on return.
 
         Raises:
-            ToolError: there is no such agent, or no room for a child.
+            ToolError: unknown agent, or child limit reached.
         """
         ...
 
     def cancel(self, child: TurnScope, reason: str) -> None:
-        """Nobody waits for a child any more."""
+        """Cancel a child that no caller waits for."""
         ...
 
     def of_call(self, call: str) -> Spawner:
-        """Who starts children for the body of another call, inside this one."""
+        """Return the spawner for the nested body of another call."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Subagent:
-    """A child that works by itself: its session, and the turn in which it answers."""
+    """A background child: its session, and the turn in which it answers."""
 
     agent: str
     session: SessionId
@@ -75,7 +75,7 @@ class Subagent:
 
 @dataclass(frozen=True, slots=True)
 class AgentClient:
-    """Another agent: `ctx.agent("writer")`."""
+    """Client of another agent: `ctx.agent("writer")`."""
 
     body: Body
     agent: str
@@ -98,14 +98,14 @@ class AgentClient:
         name: str | None = None,
         timeout: float | str | None = None,
     ) -> object:
-        """Have it answer, in a session of its own; the text of its answer, or a value of the type `output`.
+        """Ask the agent in a child session and return its text, or a value of type `output`.
 
-        Which of several is meant follows from their order; where branches run at the same time, give each a name. If
-        it does not answer within `timeout`, its turn is cancelled. So it is when the caller's turn ends first.
+        Unnamed requests are matched by order; concurrent branches need names. After `timeout`, or when the caller's
+        turn ends, the child's turn is cancelled.
 
         Raises:
-            SubagentFailed: it was stopped or cancelled, or took too long, or gave no such output; or there was no
-                room for it. The `code` says which.
+            SubagentFailed: the child was stopped, was cancelled, timed out, returned no valid output, or exceeded
+                the child limit. The `code` tells which.
         """
         wanted = _output(output)
         name = self.body.nth(self.agent) if name is None else name
@@ -117,23 +117,23 @@ class AgentClient:
         return _value(_text(self.agent, scope, told), wanted, self.agent, scope)
 
     async def start(self, prompt: str, *, output: OutputType = None, name: str | None = None) -> Subagent:
-        """Set it to work in a session of its own, and go on. It outlives the call, and the turn.
+        """Start the agent in a child session without waiting. The child outlives the call and the turn.
 
-        Its end is said to the calling session: in the turn that runs then, or in one of its own.
+        Its end is reported to the calling session: in the turn that runs then, or in a new one.
         """
         name = self.body.nth(self.agent) if name is None else name
         scope = await self._start(name, prompt, _output(output), background=True)
         return Subagent(self.agent, scope.session, scope.turn)
 
     async def _start(self, name: str, prompt: str, output: Output | None, *, background: bool) -> TurnScope:
-        if not isinstance(prompt, str):  # pyright: ignore[reportUnnecessaryIsInstance] - whatever a tool gives
+        if not isinstance(prompt, str):  # pyright: ignore[reportUnnecessaryIsInstance] - tools pass any type
             kind = type(prompt).__name__
-            raise Error(Code.INVALID_ARGUMENT, f"what {self.agent!r} is asked must be text, not {kind}")
+            raise Error(Code.INVALID_ARGUMENT, f"the prompt for {self.agent!r} must be text, not {kind}")
         spawner = self._spawner
         scope = spawner.scope(name)
         order = Order(
             agent=self.agent,
-            prompt=self.body.veiled(prompt),
+            prompt=self.body.redacted(prompt),
             session=scope.session,
             turn=scope.turn,
             output=output.spec if output else None,
@@ -145,12 +145,12 @@ class AgentClient:
     @property
     def _spawner(self) -> Spawner:
         if self.body.spawner is None:
-            raise Error(Code.DURABLE_EFFECTS_UNAVAILABLE, "there is nobody here who could start another agent")
+            raise Error(Code.DURABLE_EFFECTS_UNAVAILABLE, "sub-agents are not available here")
         return cast("Spawner", self.body.spawner)
 
 
 def _output(type: OutputType) -> Output | None:
-    """What the answer must be: a type, or what was made of one."""
+    """Return the required form of the answer for a type."""
     return type if type is None or isinstance(type, Output) else output_of(type)
 
 
@@ -163,12 +163,12 @@ def _text(agent: str, scope: TurnScope, told: Resolution) -> str:
         case Ok(value={"reason": reason, "message": message}):
             code = Code.SUBAGENT_OUTPUT_INVALID if reason == "output_invalid" else Code.SUBAGENT_FAILED
             raise _failed(code, f"{agent} was stopped ({reason}): {message}", scope)
-        case Err(message=message):
+        case Failure(message=message):
             raise _failed(Code.SUBAGENT_GONE, message, scope)
         case TimedOut():
-            raise _failed(Code.SUBAGENT_TIMEOUT, f"{agent} did not answer in time; its turn is cancelled", scope)
+            raise _failed(Code.SUBAGENT_TIMEOUT, f"{agent} timed out; its turn is cancelled", scope)
         case Cancelled() | Ok():
-            raise _failed(Code.SUBAGENT_CANCELLED, f"nobody waits for {agent} any more", scope)
+            raise _failed(Code.SUBAGENT_CANCELLED, f"the wait for {agent} was cancelled", scope)
 
 
 def _value(text: str, wanted: Output | None, agent: str, scope: TurnScope) -> object:

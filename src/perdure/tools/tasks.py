@@ -1,4 +1,4 @@
-"""Tools by which a model looks after the tasks of its session."""
+"""Tools by which a model manages the tasks of its session."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOOK_EVERY_S = 0.2
 
 
 def task_tools() -> tuple[AnyTool, ...]:
-    """All of them, to be given to an agent."""
+    """Return all task tools, for an agent."""
     return cast("tuple[AnyTool, ...]", (list_tasks, get_task, message_task, cancel_task, wait_task))
 
 
@@ -33,43 +33,43 @@ async def _existing(tasks: SessionTaskRegistry, ctx: ToolContext[object], task_i
     return found
 
 
-@tool(effect="pure", display_name="List Tasks")
+@tool(effect="pure", title="List Tasks")
 async def list_tasks(ctx: ToolContext[object], kind: str | None = None, state: TaskState | None = None) -> Json:
-    """List what runs for this session beside its turns.
+    """List the background tasks of this session.
 
     Args:
         kind: Only tasks of this kind, e.g. `background_tool`.
         state: Only tasks in this state.
     """
-    found = await ctx.session_task_registry.list(ctx.session_id, SessionTaskFilter(kind, state))
+    found = await ctx.tasks.list(ctx.session_id, SessionTaskFilter(kind, state))
     return {"total": len(found), "tasks": [_shown(task) for task in found]}
 
 
-@tool(effect="pure", display_name="Get Task")
+@tool(effect="pure", title="Get Task")
 async def get_task(ctx: ToolContext[object], task_id: str) -> Json:
-    """Look at a task, and at what was said in it.
+    """Return a task and its latest messages.
 
     Args:
         task_id: The task.
     """
-    tasks = ctx.session_task_registry
+    tasks = ctx.tasks
     task = await _existing(tasks, ctx, task_id)
     said = await tasks.list_messages(ctx.session_id, task_id, limit=20)
     return {"task": _shown(task), "messages": [msgspec.to_builtins(one) for one in said]}
 
 
-@tool(effect="once", display_name="Message Task")
+@tool(effect="once", title="Message Task")
 async def message_task(
     ctx: ToolContext[object], task_id: str, message: str, in_reply_to: str | None = None
 ) -> Json:  # fmt: skip
-    """Say something to a task, or answer what it asks for.
+    """Send a message to a task, or answer its request.
 
     Args:
         task_id: The task.
-        message: What to say.
-        in_reply_to: The id of what is answered, if it asked for something.
+        message: The text.
+        in_reply_to: The id of the request that is answered, if any.
     """
-    tasks = ctx.session_task_registry
+    tasks = ctx.tasks
     task = await _existing(tasks, ctx, task_id)
     if task.is_over:
         raise ToolError(f"Task is over: {task_id} has {task.state}", code="task_over")
@@ -78,14 +78,14 @@ async def message_task(
     return {"message_id": said.id, "task_id": task_id}
 
 
-@tool(effect="idempotent", display_name="Cancel Task")
+@tool(effect="idempotent", title="Cancel Task")
 async def cancel_task(ctx: ToolContext[object], task_id: str) -> Json:
-    """Ask a task to end. It does so soon, by itself.
+    """Request the end of a task. It ends soon afterwards.
 
     Args:
         task_id: The task.
     """
-    tasks = ctx.session_task_registry
+    tasks = ctx.tasks
     task = await _existing(tasks, ctx, task_id)
     if task.is_over:
         return {"task_id": task_id, "state": task.state, "cancel_requested": False}
@@ -97,18 +97,18 @@ async def cancel_task(ctx: ToolContext[object], task_id: str) -> Json:
     return {"task_id": task_id, "state": asked.state if asked else task.state, "cancel_requested": True}
 
 
-@tool(effect="pure", display_name="Wait For Task")
+@tool(effect="pure", title="Wait For Task")
 async def wait_task(
     ctx: ToolContext[object], task_id: str, timeout_seconds: float = 60, until: Literal["over", "activity"] = "over"
 ) -> Json:
-    """Wait until a task is over, or until something changes in it.
+    """Wait until a task has ended, or until it changes.
 
     Args:
         task_id: The task.
-        timeout_seconds: How long at most: 300.
+        timeout_seconds: Maximum time to wait: at most 300.
         until: `over`, or `activity` for any change.
     """
-    tasks = ctx.session_task_registry
+    tasks = ctx.tasks
     first = task = await _existing(tasks, ctx, task_id)
     loop = asyncio.get_running_loop()
     end = loop.time() + min(max(0.0, timeout_seconds), MAX_WAIT_S)

@@ -1,7 +1,6 @@
-"""Threads for sync tools: our own and bounded, so that a stuck tool can starve neither asyncio nor its siblings.
+"""Bounded thread pool for sync tools, so that a stuck tool can starve neither asyncio nor other tools.
 
-A thread cannot be stopped from outside. One that does not come back is abandoned: counted, reported, and its place
-given to a new one.
+A thread cannot be stopped from outside. A stuck thread is abandoned: counted, reported and replaced.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ import msgspec
 
 
 class Returned(msgspec.Struct, frozen=True):
-    """The function came back with a value."""
+    """The function returned a value."""
 
     value: object
 
 
 class Raised(msgspec.Struct, frozen=True):
-    """The function came back with an exception, of whatever kind."""
+    """The function raised an exception of any kind."""
 
     error: BaseException
 
@@ -41,8 +40,8 @@ Ended: TypeAlias = Returned | Raised | NotStarted
 
 
 @dataclass(slots=True, eq=False)
-class Job:
-    """One function on its way through a thread. `future` belongs to the loop that submitted it."""
+class ThreadJob:
+    """One function queued for or running in a thread. `future` belongs to the loop that submitted it."""
 
     call: Callable[[], object]
     future: asyncio.Future[Ended]
@@ -51,14 +50,14 @@ class Job:
     thread: threading.Thread | None = None
 
     def run(self) -> Ended:
-        """Call the function, on this thread, in the context of whoever submitted it."""
+        """Call the function on this thread, in the context of the submitter."""
         try:
             return Returned(self.context.run(self.call))
-        except BaseException as error:  # noqa: BLE001 - SystemExit of a tool must not end our thread
+        except BaseException as error:  # noqa: BLE001 - SystemExit of a tool must not end this thread
             return Raised(error)
 
     def deliver(self, ended: Ended) -> None:
-        """Hand the end to the loop, if there still is one."""
+        """Deliver the outcome to the loop, unless the loop is closed."""
         with contextlib.suppress(RuntimeError):
             self.future.get_loop().call_soon_threadsafe(self._settle, ended)
 
@@ -73,7 +72,7 @@ class ToolThreads:
     def __init__(self, max_workers: int = 32) -> None:
         self._max = max(1, max_workers)
         self._changed = threading.Condition()
-        self._queue: deque[Job] = deque()
+        self._queue: deque[ThreadJob] = deque()
         self._threads: set[threading.Thread] = set()
         self._idle = 0
         self._closed = False
@@ -84,17 +83,17 @@ class ToolThreads:
 
     @property
     def abandoned(self) -> int:
-        """How many calls, of sync and async tools, were left running because they ignored their cancellation."""
+        """Number of calls, of sync and async tools, left running because they ignored their cancellation."""
         return self._abandoned_threads + self._abandoned_tasks_ever
 
     @property
     def size(self) -> int:
-        """How many threads serve calls now, without the abandoned."""
+        """Number of threads that serve calls, without abandoned ones."""
         return len(self._threads)
 
-    def submit(self, call: Callable[[], object]) -> Job:
-        """Queue a function; its end arrives in the job's future. Call from a running loop."""
-        job = Job(call, asyncio.get_running_loop().create_future())
+    def submit(self, call: Callable[[], object]) -> ThreadJob:
+        """Queue a function; its outcome arrives in the job's future. Call from a running loop."""
+        job = ThreadJob(call, asyncio.get_running_loop().create_future())
         with self._changed:
             if self._closed:
                 job.state = "done"
@@ -109,7 +108,7 @@ class ToolThreads:
         return job
 
     def _provide(self) -> None:
-        """Make sure that somebody takes the queue; with the lock held."""
+        """Ensure that a thread serves the queue. Requires the lock."""
         self._changed.notify()
         if len(self._queue) <= self._idle or len(self._threads) >= self._max:
             return
@@ -117,7 +116,7 @@ class ToolThreads:
         thread = threading.Thread(target=self._work, name=f"perdure-tool-{self._started}", daemon=True)
         try:
             thread.start()
-        except RuntimeError:  # the system is out of threads; those we have will come to it
+        except RuntimeError:  # the system has no more threads; the existing ones will serve the queue
             return
         self._threads.add(thread)
         self._idle += 1
@@ -132,7 +131,7 @@ class ToolThreads:
             if replaced:
                 return
 
-    def _next(self, me: threading.Thread) -> Job | None:
+    def _next(self, me: threading.Thread) -> ThreadJob | None:
         with self._changed:
             while not self._queue and not self._closed:
                 self._changed.wait()
@@ -145,16 +144,16 @@ class ToolThreads:
             job.thread = me
             return job
 
-    def _finish(self, job: Job) -> bool:
-        """Free again, before anybody hears of the end: whoever does may submit the next job at once."""
+    def _finish(self, job: ThreadJob) -> bool:
+        """Mark the thread as idle before its outcome is delivered, because the receiver may submit again at once."""
         with self._changed:
             replaced = job.state == "abandoned"
             job.state = "done"
             self._idle += not replaced
             return replaced
 
-    def withdraw(self, job: Job, reason: str) -> bool:
-        """Take back a job that has not started. False if it has: then it runs on."""
+    def withdraw(self, job: ThreadJob, reason: str) -> bool:
+        """Withdraw a job that has not started. Return False if it has; then it continues."""
         with self._changed:
             if job.state != "queued":
                 return False
@@ -163,8 +162,8 @@ class ToolThreads:
         job.deliver(NotStarted(reason))
         return True
 
-    def abandon(self, job: Job) -> bool:
-        """Give up on a running job and fill its place. False if it has just come back."""
+    def abandon(self, job: ThreadJob) -> bool:
+        """Abandon a running job and replace its thread. Return False if it has just returned."""
         with self._changed:
             if job.state != "running":
                 return False
@@ -183,7 +182,7 @@ class ToolThreads:
         task.add_done_callback(self._abandoned_tasks.discard)
 
     def close(self, wait_ms: int = 0) -> int:
-        """Accept nothing more, drop what has not started, wait for what has. Returns how many threads still run."""
+        """Refuse new jobs, drop queued ones, and wait for running ones. Return the number of threads still running."""
         with self._changed:
             self._closed = True
             dropped = list(self._queue)

@@ -1,4 +1,4 @@
-"""The tools of an agent, and the synchronous part of the way from a model's call to its dispatch."""
+"""The tools of an agent, and the synchronous preparation of a model's call."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, TypeAlias
 from perdure.errors import Code, Error
 from perdure.tools.catalog import Catalog, Member, Runnable, is_callable
 from perdure.tools.decorator import AnyTool, Tool
-from perdure.tools.objects import SomeTool, ToolObject, as_tool
+from perdure.tools.objects import BaseTool, SomeTool, as_tool
 from perdure.tools.provider import Connects, ProvidedTool, ToolProvider, check_manifest, check_provider, has_hook
 from perdure.tools.read_result import read_result
 from perdure.vocab.effects import PreparedToolCall
 from perdure.vocab.messages import ToolCall
-from perdure.vocab.outcomes import Failure
+from perdure.vocab.outcomes import FailureDetail
 from perdure.vocab.tools import Durability, ToolContract, ToolManifest
 
 if TYPE_CHECKING:
@@ -27,45 +27,46 @@ _SHOWN_CHARS = 400
 logger = logging.getLogger("perdure.tools")
 
 ToolSource: TypeAlias = SomeTool | ToolProvider
-"""What an agent's `tools=` takes."""
+"""Anything that an agent accepts in `tools=`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A call that may be dispatched: today's function, with the durability its turn began with."""
+    """A call that may be dispatched: the current function, with the durability captured by the turn."""
 
     tool: Runnable
     arguments: dict[str, object]
     contract: ToolContract
     readable: bool = True
-    """Whether the model can go on reading a result that is too long to be shown whole."""
+    """True if the model can read the rest of a truncated result."""
 
     @property
     def has_predicate(self) -> bool:
-        """Whether the tool's own code says which calls need a person's leave."""
-        return getattr(self.tool, "approve", None) is not None
+        """True if the tool has a predicate that decides which calls need approval."""
+        return getattr(self.tool, "needs_approval", None) is not None
 
     @property
     def may_need_leave(self) -> bool:
-        """Whether a person may have to allow this call, as its turn knows the tool or as it is now."""
+        """True if this call may need approval, by the captured contract or by the current tool."""
         return self.has_predicate or self.contract.predicate or self.always_asks
 
     @property
     def always_asks(self) -> bool:
-        """Whether a person has to allow this call whatever its arguments are. A deploy in the middle of a turn can
-        only add to that: a predicate that the turn began with, and that is gone, leaves nobody who could say no.
+        """True if this call needs approval regardless of its arguments.
+
+        A deploy during a turn can only add to that. If the captured predicate is gone, every call needs approval.
         """
         gone = self.contract.predicate and not self.has_predicate
         return gone or self.contract.always_asks or self.tool.contract.always_asks
 
     @property
     def durability(self) -> Durability:
-        """The promises that govern this call, whatever has been deployed since."""
+        """The durability that governs this call, regardless of later deploys."""
         return self.contract.durability
 
 
 class Toolbox:
-    """Tools and providers of tools, in the order they were given."""
+    """Tools and tool providers, in registration order."""
 
     def __init__(self, sources: Iterable[ToolSource] = ()) -> None:
         self._sources: tuple[AnyTool | ToolProvider, ...] = tuple(_as_source(source) for source in sources)
@@ -75,7 +76,7 @@ class Toolbox:
                 if name in seen:
                     raise Error(
                         Code.TOOL_INVALID,
-                        f"two tools are called {name}",
+                        f"duplicate tool name {name}",
                         hint='rename one of them: @tool(name="...")',
                         tool=name,
                     )
@@ -83,12 +84,12 @@ class Toolbox:
 
     @property
     def catalog(self) -> Catalog:
-        """The tools as they are now. Providers are asked again every time."""
+        """The current tools. Providers are queried on each access."""
         return Catalog(self._members()) if self._providers else self._fixed
 
     @cached_property
     def registry(self) -> ToolRegistry:
-        """The tools of this program, without those of providers, for those who look at their siblings."""
+        """The tools of this program, without those of providers."""
         from perdure.tools.registry import ToolRegistry
 
         return ToolRegistry(source for source in self._sources if isinstance(source, Tool))
@@ -103,12 +104,12 @@ class Toolbox:
 
     @property
     def connects(self) -> tuple[Connects, ...]:
-        """The providers that are to be connected before work is taken."""
+        """The providers that need a connection before work is claimed."""
         return tuple(one for one in self._providers if isinstance(one, Connects))
 
     @cached_property
     def _reads_on(self) -> bool:
-        """Whether the application has its own tool of the name by which a model reads on in long results."""
+        """True if the application has its own tool named `read_result`."""
         return read_result.name in self._own
 
     @cached_property
@@ -121,7 +122,7 @@ class Toolbox:
             for member in _members_of(source):
                 name = member.manifest.name
                 if name in seen or (name in self._own and member.tool is not self._own[name]):
-                    logger.error("%s offers a second tool %s", type(source).__name__, name)
+                    logger.error("duplicate tool skipped provider=%s tool=%s", type(source).__name__, name)
                     continue
                 seen.add(name)
                 yield member
@@ -131,18 +132,18 @@ class Toolbox:
 
     @property
     def has_hooks(self) -> bool:
-        """Whether a provider here prepares calls, and so must be asked before they begin."""
+        """True if a provider here prepares calls before they start."""
         return any(has_hook(provider) for provider in self._providers)
 
     def __len__(self) -> int:
         return len(self.catalog.members)
 
     def get(self, name: str) -> Runnable | None:
-        """The tool of that name, if it can be called."""
+        """Return the callable tool with this name, or None."""
         return self._find(name)[0]
 
     def _find(self, name: str) -> tuple[Runnable | None, bool]:
-        """The tool of that name, and whether a provider that could have it failed to say so."""
+        """Return the tool with this name, and whether a provider failed during the lookup."""
         if own := self._own.get(name):
             return own, False
         failed = False
@@ -151,7 +152,7 @@ class Toolbox:
                 manifest = provider.resolve_manifest(name)
                 member = _member(provider, manifest) if manifest else None
             except Exception:
-                logger.exception("%s cannot say whether it has the tool %s", type(provider).__name__, name)
+                logger.exception("tool lookup failed provider=%s tool=%s", type(provider).__name__, name)
                 failed = True
             else:
                 if member is not None:
@@ -159,7 +160,7 @@ class Toolbox:
         return None, failed
 
     def contracts(self) -> tuple[ToolContract, ...]:
-        """What a turn captures.
+        """Return the contracts that a turn captures.
 
         Raises:
             Error: `tool_invalid` if a tool's arguments have no JSON schema.
@@ -170,14 +171,14 @@ class Toolbox:
         self,
         call: ToolCall,
         captured: ToolContract | None,
-        sealed: PreparedToolCall | None = None,
+        prepared_call: PreparedToolCall | None = None,
         *,
         visible: Sequence[str] | None = None,
-    ) -> Prepared | Failure:
-        """Everything that can be known about a call before it is dispatched. A `Failure` answers it instead.
+    ) -> Prepared | FailureDetail:
+        """Check a call before its dispatch. A `Failure` is the output of a call that cannot run.
 
-        `sealed` is the call as a provider's hook prepared it, now or before a crash: its arguments count. `visible` are
-        the tools that whoever called has been shown, if not all: no answer names another.
+        `prepared_call` is the call as prepared by a provider's hook prepared it: its arguments apply. `visible`
+        restricts the tool names that failure texts may contain; None means all.
         """
         names = self.catalog.names if visible is None else visible
         if call.malformed is not None:
@@ -192,30 +193,31 @@ class Toolbox:
             if failed and (current is None or current.contract != captured):
                 return _provider_failed(call.name)
         if current is None:
-            return Failure(
+            return FailureDetail(
                 code="tool_removed",
-                message=f"{call.name}: the tool was removed while this call was owed; it was not run",
+                message=f"{call.name}: the tool was removed during this turn; it was not run",
                 failure_class="unavailable",
             )
-        if current.contract.tool_id != captured.tool_id or (sealed and sealed.tool_id != captured.tool_id):
+        if current.contract.tool_id != captured.tool_id or (
+            prepared_call and prepared_call.tool_id != captured.tool_id
+        ):
             return _other_id(captured, current.contract)
         if current.contract.client_side != captured.client_side:
             return _moved(call.name)
-        bound = current.bind(sealed.args if sealed else call.args)
-        if not isinstance(bound, Failure):
+        bound = current.bind(prepared_call.args if prepared_call else call.args)
+        if not isinstance(bound, FailureDetail):
             return Prepared(tool=current, arguments=bound, contract=captured, readable=not self._reads_on)
         if bound.code == "invalid_tool_args" and captured.arguments_digest != current.contract.arguments_digest:
-            return Failure(
+            return FailureDetail(
                 code="tool_contract_changed",
-                message=f"The arguments of {call.name} changed while this call was owed; it was not run. "
-                + bound.message,
+                message=f"The arguments of {call.name} changed during this turn; it was not run. " + bound.message,
                 failure_class="invalid",
             )
         return bound
 
 
 def _as_source(source: ToolSource) -> AnyTool | ToolProvider:
-    if isinstance(source, Tool | ToolObject):
+    if isinstance(source, Tool | BaseTool):
         return as_tool(source)
     _refuse_others(source)
     return source
@@ -233,7 +235,7 @@ def _names(source: AnyTool | ToolProvider) -> tuple[str, ...]:
 
 
 def _refuse_others(given: object) -> None:
-    """Whatever it is said to be: an undecorated function, or a class instead of its instance."""
+    """Reject anything that is not a tool, such as an undecorated function or a class."""
     if isinstance(given, type) or not isinstance(given, ToolProvider):
         shown = getattr(given, "__name__", type(given).__name__)
         hint = "pass an instance of it" if isinstance(given, type) else "decorate it with @tool"
@@ -244,17 +246,17 @@ def _members_of(source: AnyTool | ToolProvider) -> Iterator[Member]:
     if isinstance(source, Tool):
         yield Member(source.contract.manifest, source)
         return
-    # Other people's code, while a turn begins: a provider that fails costs its own tools and nothing else.
+    # User code, while a turn begins: a provider that fails loses only its own tools.
     try:
         manifests = tuple(source.tool_manifests())
     except Exception:
-        logger.exception("%s cannot list its tools; they are missing for now", type(source).__name__)
+        logger.exception("listing tools failed provider=%s", type(source).__name__)
         return
     for manifest in manifests:
         try:
             yield _member(source, manifest)
         except Exception:
-            logger.exception("the tool %s is left out for now", manifest.name)
+            logger.exception("tool skipped tool=%s", manifest.name)
 
 
 def _member(provider: ToolProvider, manifest: ToolManifest) -> Member:
@@ -262,54 +264,54 @@ def _member(provider: ToolProvider, manifest: ToolManifest) -> Member:
     return Member(manifest, ProvidedTool(provider, manifest, contract) if contract else None)
 
 
-def _provider_failed(name: str) -> Failure:
-    return Failure(
+def _provider_failed(name: str) -> FailureDetail:
+    return FailureDetail(
         code="tool_provider_failed",
-        message=f"The tool {name} cannot be reached at the moment; it was not run",
+        message=f"The tool {name} is currently not reachable; it was not run",
         failure_class="unavailable",
         retry_safe=True,
     )
 
 
-def _unavailable(name: str, names: Sequence[str]) -> Failure:
-    return Failure(
+def _unavailable(name: str, names: Sequence[str]) -> FailureDetail:
+    return FailureDetail(
         code="tool_unavailable",
-        message=f"There is no tool {name!r}; nothing was run. The tools are: {', '.join(names) or 'none'}",
+        message=f"Unknown tool {name!r}; nothing was run. The tools are: {', '.join(names) or 'none'}",
         failure_class="unavailable",
     )
 
 
-def _no_contract(name: str) -> Failure:
-    return Failure(
+def _no_contract(name: str) -> FailureDetail:
+    return FailureDetail(
         code="tool_contract_unavailable",
-        message=f"The arguments of the tool {name!r} are not known at the moment; nothing was run",
+        message=f"The arguments of the tool {name!r} are currently unknown; nothing was run",
         failure_class="unavailable",
     )
 
 
-def _other_id(captured: ToolContract, current: ToolContract) -> Failure:
-    return Failure(
+def _other_id(captured: ToolContract, current: ToolContract) -> FailureDetail:
+    return FailureDetail(
         code="prepared_tool_id_mismatch",
-        message=f"{captured.name} was the tool {captured.tool_id} when this turn began and is {current.tool_id} now; "
-        "it was not run",
+        message=f"{captured.name} had the id {captured.tool_id} when this turn began and has "
+        f"the id {current.tool_id} now; it was not run",
         failure_class="unavailable",
     )
 
 
-def _moved(name: str) -> Failure:
-    """What the client was to run must not select code here, nor the other way round."""
-    return Failure(
+def _moved(name: str) -> FailureDetail:
+    """Return the failure of a call whose tool moved between client and server during the turn."""
+    return FailureDetail(
         code="tool_contract_changed",
-        message=f"Who runs {name} changed while this call was owed; it was not run",
+        message=f"{name} moved between client and server during this turn; it was not run",
         failure_class="unavailable",
     )
 
 
-def _malformed(call: ToolCall, available: Sequence[str]) -> Failure:
+def _malformed(call: ToolCall, available: Sequence[str]) -> FailureDetail:
     raw = call.malformed or ""
     shown = raw if len(raw) <= _SHOWN_CHARS else f"{raw[:_SHOWN_CHARS]}…"
     if call.name:
         message = f"The arguments are not one JSON object; the tool was not run. Given: {shown}"
     else:
         message = f"The call names no tool; nothing was run. The tools are: {', '.join(available) or 'none'}"
-    return Failure(code="invalid_tool_args", message=message, failure_class="invalid")
+    return FailureDetail(code="invalid_tool_args", message=message, failure_class="invalid")

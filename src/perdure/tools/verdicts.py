@@ -1,4 +1,4 @@
-"""What a probe may answer about a call nobody knows the outcome of."""
+"""Verdicts of a probe about a call in doubt."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from perdure.codec import Json
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """The call took effect; `value` is what it would have returned."""
+    """The call took effect. `value` is the result it would have returned."""
 
     value: Json = None
 
 
 @dataclass(frozen=True, slots=True)
 class DidNotHappen:
-    """The call had no effect, and none is on its way."""
+    """The call had no effect, and cannot take effect later."""
 
 
 @dataclass(frozen=True, slots=True)
-class Unknown:
-    """The outside system cannot say either."""
+class CannotTell:
+    """The external system cannot tell."""
 
     reason: str = ""
 
 
-Verdict: TypeAlias = Happened | DidNotHappen | Unknown
+Verdict: TypeAlias = Happened | DidNotHappen | CannotTell

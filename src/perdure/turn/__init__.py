@@ -1,1 +1,1 @@
-"""The turn as a value: what happened in it, and what is therefore owed."""
+"""The turn as a value: its records, and the effects owed next."""

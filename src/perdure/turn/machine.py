@@ -1,10 +1,9 @@
-"""The turn machine. `advance` folds one record into a turn; `owed` says what must happen next.
+"""The turn machine. `advance` folds one record into a turn; `owed` returns the effects that must run next.
 
-Laws: no I/O, no clock, no randomness. `owed` answers the same after a step and after a crash, because it looks only
-at what was recorded. A cancel request is admitted: it changes what is owed and nothing else, so its place among the
-records cannot matter. Parallel calls go first, calls that share a concurrency class one at a time in the order the
-model made them, serial calls last and alone; those of the client when all of these are done. Results keep the model's
-order, whatever the order of their arrival.
+Laws: no I/O, no clock, no randomness. `owed` depends only on recorded facts, so it is the same after a step and after a
+crash. A cancel request is admitted: it changes only what is owed, so its order among the records cannot matter.
+Parallel calls run first; calls that share a concurrency class run one at a time, in the model's order. Serial calls run
+last and alone. Client-side calls follow when all of these are done. Results keep the model's order.
 """
 
 from __future__ import annotations
@@ -18,21 +17,21 @@ from perdure.errors import Code, Error
 from perdure.ids import WorkerId
 from perdure.turn.state import (
     Acting,
-    Asking,
     AskModel,
     AwaitApproval,
     AwaitCompletion,
+    AwaitingReply,
     AwaitVerdict,
+    Backoff,
     Call,
     Concluding,
     Ended,
     EndTurn,
-    Nap,
     Owed,
     Probe,
+    RetryWait,
     RunCall,
     Turn,
-    Wait,
     opened,
 )
 from perdure.vocab.approvals import approved, did_not_happen, happened, refused
@@ -46,7 +45,7 @@ from perdure.vocab.outcomes import (
     Done,
     DurableStepOutcome,
     Failed,
-    Failure,
+    FailureDetail,
     InDoubt,
     LlmCallOutcome,
     LlmError,
@@ -59,11 +58,11 @@ from perdure.vocab.outcomes import (
 )
 from perdure.vocab.promises import Resolution
 from perdure.vocab.records import (
-    AttachmentKept,
+    ApprovalGranted,
+    AttachmentStored,
     CancelRequested,
     EffectSettled,
     EffectStarted,
-    GrantMade,
     GrantRevoked,
     HandedOver,
     InputAdmitted,
@@ -86,7 +85,7 @@ from perdure.vocab.refs import PART, EffectRef
 from perdure.vocab.tools import RetryPolicy
 
 MAX_REDISPATCHES = 3
-"""How often a probe's "did not happen" may send the same call out again."""
+"""How often a call may be dispatched again after a probe's "did not happen"."""
 
 _EFFECTS = (EffectStarted, EffectSettled)
 
@@ -97,13 +96,13 @@ MODEL_RETRY = RetryPolicy(kind="safe", base_delay_ms=500, max_delay_ms=20_000)
 
 
 def owed(turn: Turn) -> tuple[Owed, ...]:
-    """What must be under way now, and nothing that must not be yet."""
+    """Return the effects that must be in flight now, and no others."""
     if (turn.cancel and not turn.ended) or turn.changes_hands:
         return ()
     match turn.phase:
-        case Asking(attempt=attempt, nap=Nap(duration_ms=duration, due_at=due)):
-            return (Wait(EffectRef(turn.iteration, None, attempt, "sleep"), duration, due),)
-        case Asking(attempt=attempt, tool_choice=choice, job=job):
+        case AwaitingReply(attempt=attempt, backoff=Backoff(duration_ms=duration, due_at=due)):
+            return (RetryWait(EffectRef(turn.iteration, None, attempt, "sleep"), duration, due),)
+        case AwaitingReply(attempt=attempt, tool_choice=choice, job=job):
             return (AskModel(EffectRef(turn.iteration, None, attempt), choice, job),)
         case Acting(calls=calls):
             return tuple(_owed_by_call(turn, call) for call in _startable(calls, turn.limits.max_parallel_calls))
@@ -119,7 +118,7 @@ def _startable(calls: tuple[Call, ...], cap: int) -> tuple[Call, ...]:
     waiting = [call for call in calls if call.output is None]
     elsewhere = [call for call in waiting if call.client_side]
     if elsewhere and len(elsewhere) == len(waiting):
-        return tuple(waiting)  # whatever is run here is done: the client gets all of its calls at once
+        return tuple(waiting)  # no worker-side call is left: the client gets all of its calls at once
     waiting = [call for call in waiting if not call.client_side] if elsewhere else waiting
     parallel = [call for call in waiting if not call.durability.serial]
     if not parallel:
@@ -144,8 +143,10 @@ def _owed_by_call(turn: Turn, call: Call) -> Owed:
         if call.policy == "ask":
             return AwaitVerdict(replace(ref, tail="doubt"), call.request, call.contract, worker)
         return Probe(replace(ref, tail="probe"), call.request, call.contract, call.doubt, worker)
-    if call.nap:
-        return Wait(replace(ref, attempt=call.attempt - 1, tail="sleep"), call.nap.duration_ms, call.nap.due_at)
+    if call.backoff:
+        return RetryWait(
+            replace(ref, attempt=call.attempt - 1, tail="sleep"), call.backoff.duration_ms, call.backoff.due_at
+        )
     match call.undecided:
         case EffectStarted(command=AwaitEvent() as command, due_at=due_at):
             return AwaitApproval(replace(ref, tail="approval"), call.request, command, due_at)
@@ -158,11 +159,11 @@ def _owed_by_call(turn: Turn, call: Call) -> Owed:
 
 def advance(turn: Turn, record: Record) -> Turn:
     """Fold one record into the turn. Total: a record that does not fit is an error."""
-    if isinstance(record, _EFFECTS) and PART in record.id:  # most records of a turn whose bodies have steps
+    if isinstance(record, _EFFECTS) and PART in record.id:  # most records, if bodies have steps
         return turn if isinstance(record, EffectStarted) else _on_settled_part(turn, record)
     match turn.phase, record:
         case _, InputAdmitted(joins=True):
-            return replace(turn, fruitless=0)  # somebody gave it a new direction
+            return replace(turn, fruitless=0)  # a steering input gives a new direction
         case _, (
             InputAdmitted()
             | InputCancelled()
@@ -176,7 +177,15 @@ def advance(turn: Turn, record: Record) -> Turn:
             return turn
         case _, ChildEnded(usage=used):
             return replace(turn, children=turn.children + used)
-        case _, AttachmentKept() | GrantMade() | GrantRevoked() | ChildClaimed() | ChildRegistered() | RecordRedacted():
+        case (
+            _,
+            AttachmentStored()
+            | ApprovalGranted()
+            | GrantRevoked()
+            | ChildClaimed()
+            | ChildRegistered()
+            | RecordRedacted(),
+        ):
             return turn
         case _, ModelJobBegun():
             return _on_job(turn, record)
@@ -191,16 +200,16 @@ def advance(turn: Turn, record: Record) -> Turn:
             return replace(turn, cancel=record) if cancelled == turn.id else turn
         case _, TurnEnded(turn=ended) if ended == turn.id:
             return replace(turn, phase=Ended(record))
-        case ((Asking() | Acting()), EffectStarted(id=effect)):
+        case ((AwaitingReply() | Acting()), EffectStarted(id=effect)):
             return _on_started(turn, EffectRef.parse(effect), record)
-        case ((Asking() | Acting()), EffectSettled(id=effect)):
+        case ((AwaitingReply() | Acting()), EffectSettled(id=effect)):
             return _on_settled(turn, EffectRef.parse(effect), record)
         case phase, _:
             raise _unexpected(turn, record, type(phase).__name__)
 
 
 def refolded(turn: Turn, records: Sequence[Record]) -> Turn:
-    """The same turn, from its records alone: those from its beginning on."""
+    """Return the same turn, folded again from its own records."""
     begun = False
     for record in records:
         if begun:
@@ -211,7 +220,10 @@ def refolded(turn: Turn, records: Sequence[Record]) -> Turn:
 
 
 def _on_settled_part(turn: Turn, record: EffectSettled) -> Turn:
-    """What a body records of itself concerns its re-entry, not what the turn owes; only what it spent is the turn's."""
+    """Add the usage of a body's part to the turn.
+
+    Parts matter for the re-entry of a body, not for what the turn owes.
+    """
     if isinstance(record.outcome, DirectOutcome):
         return replace(turn, usage=turn.usage + record.outcome.bought)
     return turn
@@ -223,7 +235,7 @@ def _unexpected(turn: Turn, record: Record, where: str) -> Error:
 
 
 def _call_in_doubt(turn: Turn, late: OutcomeArrivedLate) -> Call | None:
-    """A late outcome matters to this turn while its call is the one being answered, and nobody knows how it ended."""
+    """Return the call of the current reply that a late outcome settles: its outcome must be unknown."""
     if not isinstance(turn.phase, Acting):
         return None
     ref = EffectRef.parse(late.id)
@@ -235,27 +247,29 @@ def _call_in_doubt(turn: Turn, late: OutcomeArrivedLate) -> Call | None:
 
 
 def _call_of(turn: Turn, calls: tuple[Call, ...], ref: EffectRef) -> Call:
-    """The call of the current reply that a reference means, while it has no answer."""
+    """Return the unanswered call of the current reply that a reference names."""
     if ref.iteration != turn.iteration or ref.index is None or ref.index >= len(calls):
         raise Error(Code.TURN_EVENT_UNEXPECTED, f"{ref.id} is not a call of the current reply", turn=turn.id)
     if calls[ref.index].output is not None:
-        raise Error(Code.TURN_EVENT_UNEXPECTED, f"{ref.id} is answered already", turn=turn.id)
+        raise Error(Code.TURN_EVENT_UNEXPECTED, f"{ref.id} has an outcome already", turn=turn.id)
     return calls[ref.index]
 
 
 def _on_started(turn: Turn, ref: EffectRef, record: EffectStarted) -> Turn:
     match turn.phase:
-        case Asking(attempt=attempt, nap=None) as asking if ref == EffectRef(turn.iteration, None, attempt):
+        case AwaitingReply(attempt=attempt, backoff=None) as asking if ref == EffectRef(turn.iteration, None, attempt):
             return replace(turn, phase=replace(asking, started=True))
-        case Asking(attempt=attempt, nap=Nap() as nap) as asking if ref == _model_sleep(turn, attempt):
-            return replace(turn, phase=replace(asking, nap=replace(nap, due_at=record.due_at)))
+        case AwaitingReply(attempt=attempt, backoff=Backoff() as backoff) as asking if ref == _model_sleep(
+            turn, attempt
+        ):
+            return replace(turn, phase=replace(asking, backoff=replace(backoff, due_at=record.due_at)))
         case Acting(calls=calls):
             call = _call_of(turn, calls, ref)
             match ref.tail:
                 case "" if ref.attempt == call.attempt:
                     return _with_call(turn, replace(call, started=record))
-                case "sleep" if call.nap and ref.attempt == call.attempt - 1:
-                    return _with_call(turn, replace(call, nap=replace(call.nap, due_at=record.due_at)))
+                case "sleep" if call.backoff and ref.attempt == call.attempt - 1:
+                    return _with_call(turn, replace(call, backoff=replace(call.backoff, due_at=record.due_at)))
                 case "probe" if call.doubt and ref.attempt == call.attempt:
                     return turn
                 case "completion" if ref.attempt == call.attempt:
@@ -272,9 +286,9 @@ def _on_started(turn: Turn, ref: EffectRef, record: EffectStarted) -> Turn:
 
 
 def _on_job(turn: Turn, begun: ModelJobBegun) -> Turn:
-    """The provider works on the reply that is awaited. Of any other, it matters no more."""
+    """Note the provider's job of the awaited reply. Jobs of other model calls are ignored."""
     match turn.phase:
-        case Asking(attempt=attempt) as asking if begun.id == EffectRef(turn.iteration, None, attempt).id:
+        case AwaitingReply(attempt=attempt) as asking if begun.id == EffectRef(turn.iteration, None, attempt).id:
             return replace(turn, phase=replace(asking, job=begun.job))
         case _:
             return turn
@@ -286,9 +300,9 @@ def _model_sleep(turn: Turn, attempt: int) -> EffectRef:
 
 def _on_settled(turn: Turn, ref: EffectRef, record: EffectSettled) -> Turn:
     match turn.phase, record.outcome:
-        case Asking(nap=Nap()) as asking, SleepOutcome() if ref == _model_sleep(turn, asking.attempt):
-            return replace(turn, phase=replace(asking, nap=None, attempt=asking.attempt + 1))
-        case Asking(attempt=attempt, nap=None) as asking, LlmCallOutcome(
+        case AwaitingReply(backoff=Backoff()) as asking, SleepOutcome() if ref == _model_sleep(turn, asking.attempt):
+            return replace(turn, phase=replace(asking, backoff=None, attempt=asking.attempt + 1))
+        case AwaitingReply(attempt=attempt, backoff=None) as asking, LlmCallOutcome(
             reply=reply, error=error, output=output, problem=problem, spent=spent
         ) if ref == EffectRef(turn.iteration, None, attempt):
             if reply:
@@ -313,8 +327,8 @@ def _on_settled(turn: Turn, ref: EffectRef, record: EffectSettled) -> Turn:
                     return _with_call(turn, allowed)
                 case "doubt", AwaitEventOutcome(resolution=resolution) if call.doubt and ref.attempt == call.attempt:
                     return _with_call(turn, _on_word(call, call.doubt, resolution))
-                case "sleep", SleepOutcome() if call.nap and ref.attempt == call.attempt - 1:
-                    return _with_call(turn, replace(call, nap=None))
+                case "sleep", SleepOutcome() if call.backoff and ref.attempt == call.attempt - 1:
+                    return _with_call(turn, replace(call, backoff=None))
                 case "probe", DurableStepOutcome() if call.doubt and ref.attempt == call.attempt:
                     return _with_call(turn, _on_verdict(call, call.doubt, outcome))
                 case _:
@@ -324,7 +338,7 @@ def _on_settled(turn: Turn, ref: EffectRef, record: EffectSettled) -> Turn:
     raise _unexpected(turn, record, type(turn.phase).__name__)
 
 
-def _on_reply(turn: Turn, asking: Asking, reply: Reply) -> Turn:
+def _on_reply(turn: Turn, asking: AwaitingReply, reply: Reply) -> Turn:
     if reply.calls and asking.tool_choice != "none":
         calls = tuple(
             Call(request, index, turn.composition.tool(request.name)) for index, request in enumerate(reply.calls)
@@ -338,8 +352,8 @@ def _on_reply(turn: Turn, asking: Asking, reply: Reply) -> Turn:
     return replace(turn, phase=Concluding(message=f"the reply is partial: {reply.partial}" if reply.partial else ""))
 
 
-def _on_invalid(turn: Turn, asking: Asking, problem: str) -> Turn:
-    """The last word has not the form it must have: say so and ask again, a few times."""
+def _on_invalid(turn: Turn, asking: AwaitingReply, problem: str) -> Turn:
+    """Request the final reply again if it lacks the required form, up to the limit of corrections."""
     if turn.corrections >= turn.limits.output_corrections:
         return replace(turn, phase=Concluding("output_invalid", problem))
     turn = replace(turn, corrections=turn.corrections + 1, iteration=turn.iteration + 1)
@@ -348,27 +362,27 @@ def _on_invalid(turn: Turn, asking: Asking, problem: str) -> Turn:
 
 
 def _asking(turn: Turn, tool_choice: ToolChoice) -> Turn:
-    """The model is asked next, if the turn may spend more."""
+    """Return the turn before its next model call, or concluded if a limit is reached."""
     if reached := turn.spent_up:
         return replace(turn, phase=Concluding("limit_reached", reached))
-    return replace(turn, phase=Asking(tool_choice=tool_choice))
+    return replace(turn, phase=AwaitingReply(tool_choice=tool_choice))
 
 
-def _on_model_error(turn: Turn, asking: Asking, error: LlmError) -> Turn:
-    if error.kind == "worker_lost":  # nobody is to blame but us: it is asked again at once
+def _on_model_error(turn: Turn, asking: AwaitingReply, error: LlmError) -> Turn:
+    if error.kind == "worker_lost":  # not the provider's failure: repeat without backoff
         again = replace(asking, attempt=asking.attempt + 1, lost=asking.lost + 1, started=False)
         reached = turn.spent_up
         return replace(turn, phase=Concluding("limit_reached", reached) if reached else again)
     failures = asking.attempt - asking.lost
-    nap = Nap(MODEL_RETRY.delay_ms(failures, error.retry_after_ms))
-    waited_ms = asking.waited_ms + nap.duration_ms
+    backoff = Backoff(MODEL_RETRY.delay_ms(failures, error.retry_after_ms))
+    waited_ms = asking.waited_ms + backoff.duration_ms
     spent = failures >= turn.limits.model_attempts or waited_ms > turn.limits.recovery_ms
     if not error.retryable or spent:
         return replace(turn, phase=Concluding("provider_error", f"{error.kind}: {error.message}"))
     if reached := turn.spent_up:
         return replace(turn, phase=Concluding("limit_reached", reached))
     job = None if error.kind == "job_lost" else asking.job
-    return replace(turn, phase=replace(asking, nap=nap, waited_ms=waited_ms, job=job, started=False))
+    return replace(turn, phase=replace(asking, backoff=backoff, waited_ms=waited_ms, job=job, started=False))
 
 
 def _on_output(call: Call, output: ToolOutput) -> Call:
@@ -376,24 +390,24 @@ def _on_output(call: Call, output: ToolOutput) -> Call:
         case InDoubt() if call.policy in ("probe", "ask"):
             return replace(call, doubt=output)
         case Failed(failure=failure) if may_retry(call.durability.retry, call.failures, failure):
-            nap = Nap(call.durability.retry.delay_ms(call.failures + 1, failure.retry_after_ms))
+            backoff = Backoff(call.durability.retry.delay_ms(call.failures + 1, failure.retry_after_ms))
             again = replace(call, attempt=call.attempt + 1, failures=call.failures + 1)
-            return replace(again, started=None, completion=None, nap=nap)
+            return replace(again, started=None, completion=None, backoff=backoff)
         case Failed(failure=failure):
             return _settled(call, Failed(failure=_counted(failure, call.failures + 1)))
         case _:
             return _settled(call, output)
 
 
-def may_retry(policy: RetryPolicy, failures: int, failure: Failure) -> bool:
-    """Whether a call that failed is tried again, after it had failed so often before."""
+def may_retry(policy: RetryPolicy, failures: int, failure: FailureDetail) -> bool:
+    """Return True if a failed call is retried, given its earlier failures."""
     if failures + 1 >= policy.max_attempts or failure.failure_class == "invalid":
         return False
     return policy.kind == "idempotent" or (policy.kind == "safe" and failure.retry_safe)
 
 
-def _counted(failure: Failure, attempts: int) -> Failure:
-    return Failure(
+def _counted(failure: FailureDetail, attempts: int) -> FailureDetail:
+    return FailureDetail(
         code=failure.code,
         message=failure.message,
         failure_class=failure.failure_class,
@@ -416,7 +430,7 @@ def _on_verdict(call: Call, doubt: InDoubt, verdict: DurableStepOutcome) -> Call
 
 
 def _on_word(call: Call, doubt: InDoubt, resolution: Resolution) -> Call:
-    """What a person said of a call in doubt; silence leaves it there."""
+    """Apply a person's verdict on a call in doubt; without one the doubt stays."""
     if did_not_happen(resolution):
         return _out_again(call)
     return _settled(call, happened(resolution) or doubt)
@@ -428,7 +442,7 @@ def _out_again(call: Call) -> Call:
 
 
 def _settled(call: Call, output: ToolOutput) -> Call:
-    return replace(call, output=output, doubt=None, nap=None)
+    return replace(call, output=output, doubt=None, backoff=None)
 
 
 def _with_call(turn: Turn, call: Call) -> Turn:
@@ -441,14 +455,14 @@ def _with_call(turn: Turn, call: Call) -> Turn:
 
 
 def _checkpoint(turn: Turn, calls: tuple[Call, ...]) -> Turn:
-    """All calls are answered: go on, ask for a last reply without tools, or stop a turn that leads nowhere."""
+    """Continue after all calls: next model call, last reply without tools, or stop for lack of progress."""
     progressed = any(isinstance(call.output, Success) and not call.output.connection_required for call in calls)
     turn = replace(turn, fruitless=0 if progressed else turn.fruitless + 1, iteration=turn.iteration + 1)
     if turn.fruitless >= turn.limits.no_progress:
         message = f"{turn.fruitless} replies in a row led to no successful call"
         return replace(turn, phase=Concluding("no_progress", message))
     if any(_ends_the_turn(call) for call in calls):
-        return replace(turn, phase=Concluding("completion_timeout", "nobody completed a call in time"))
+        return replace(turn, phase=Concluding("completion_timeout", "the external completion of a call timed out"))
     forced = turn.iteration > turn.limits.max_iterations
     return _asking(turn, "none" if forced else "auto")
 
@@ -459,12 +473,13 @@ def _ends_the_turn(call: Call) -> bool:
     return isinstance(call.output, Failed) and call.output.failure.failure_class == "timeout"
 
 
-# --- endings that are not the model's -----------------------------------------------------------------------------
+# --- ends that the model did not cause -----------------------------------------------------------------------------
 
 
 def recovery(turn: Turn) -> tuple[EffectSettled, ...]:
-    """What a new owner knows at once: `once` calls that were dispatched by a worker that is gone are in doubt, except
-    those that somebody outside may still complete.
+    """Return the settlements that a new owner records at once.
+
+    A `once` call dispatched by a dead worker is in doubt, except one with an open external completion.
     """
     if not isinstance(turn.phase, Acting):
         return ()
@@ -476,17 +491,17 @@ def recovery(turn: Turn) -> tuple[EffectSettled, ...]:
 
 
 def awaited(turn: Turn) -> EffectRef | None:
-    """The model call that was begun and has no end."""
+    """Return the model call that was begun and has no end, or None."""
     match turn.phase:
-        case Asking(attempt=attempt, nap=None, started=True):
+        case AwaitingReply(attempt=attempt, backoff=None, started=True):
             return EffectRef(turn.iteration, None, attempt)
         case _:
             return None
 
 
 def left_asking(turn: Turn) -> EffectRef | None:
-    """The model call that a worker which is gone had begun and nobody will ever end; none if its job can be found."""
-    found = isinstance(turn.phase, Asking) and turn.phase.job is not None
+    """Return the unfinished model call of a dead worker, or None if its provider job can be re-attached."""
+    found = isinstance(turn.phase, AwaitingReply) and turn.phase.job is not None
     return None if found else awaited(turn)
 
 
@@ -500,13 +515,13 @@ def _left_behind(ref: EffectRef, call: Call) -> EffectSettled:
 
 
 def settlement(ref: EffectRef, call: ToolCall, output: ToolOutput, *, duration_ms: int = 0) -> EffectSettled:
-    """The record that ends one attempt of a call."""
+    """Return the record that ends one attempt of a call."""
     result = CompletedToolCall(call_id=call.id, tool_name=call.name, output=output, duration_ms=duration_ms)
     return EffectSettled(id=ref.id, outcome=ToolCallOutcome(launch=Done(result=result)))
 
 
 def unanswered(turn: Turn) -> tuple[tuple[EffectRef, Call], ...]:
-    """The calls that still have no outcome, with the attempt that would give it."""
+    """Return the calls without outcome, each with its current attempt."""
     if not isinstance(turn.phase, Acting):
         return ()
     return tuple(
@@ -515,5 +530,5 @@ def unanswered(turn: Turn) -> tuple[tuple[EffectRef, Call], ...]:
 
 
 def stopped(turn: Turn, reason: StopReason, message: str) -> TurnEnded:
-    """The end of a turn that somebody or something stopped."""
+    """Return the record of a turn that was stopped."""
     return TurnEnded(turn=turn.id, status="stopped", reason=reason, message=message, usage=turn.usage)

@@ -1,6 +1,6 @@
-"""Whether a turn may spend more: what it, its session and its sub-agents have spent, against its limits.
+"""Spending limits of a turn: the usage of the turn, its session and its sub-agents against the limits.
 
-Law: it is asked before each model call, and a limit in money is kept by not going on where a price is unknown.
+Law: the limits are checked before each model call. A cost limit also stops the turn if the price of a call is unknown.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from perdure.vocab.usage import NANO, Usage
 
 
 def spent_up(limits: Limits, turn: Usage, session: Usage) -> str:
-    """Which limit stands in the way of the next model call; empty if none does. `session` includes the turn."""
+    """Return the limit that forbids the next model call, or an empty string. `session` includes the turn."""
     bounds = (
         ("turn", turn, limits.turn_tokens, limits.turn_cost_nano),
         ("session", session, limits.session_tokens, limits.session_cost_nano),

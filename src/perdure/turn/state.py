@@ -1,4 +1,4 @@
-"""Where a turn can be, and what can be owed at each place: plain values."""
+"""Phases of a turn and owed effects, as plain values."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from perdure.vocab.records import (
     EffectStarted,
     Limits,
     StopReason,
+    TurnAgentChanged,
     TurnEnded,
     TurnOpened,
-    TurnRecomposed,
 )
 from perdure.vocab.refs import EffectRef
 from perdure.vocab.tools import Composition, Durability, ToolContract
@@ -34,7 +34,7 @@ NO_USAGE = Usage()
 
 
 class AskModel(msgspec.Struct, frozen=True, gc=False):
-    """Ask the model for its next reply; or for that of a job which the provider works on already."""
+    """Request the model's next reply, or attach to the provider job that is already producing it."""
 
     ref: EffectRef
     tool_choice: ToolChoice = "auto"
@@ -51,7 +51,7 @@ class RunCall(msgspec.Struct, frozen=True, gc=False):
 
 
 class AwaitApproval(msgspec.Struct, frozen=True, gc=False):
-    """Wait until somebody allows a call, or does not."""
+    """Wait for the decision whether a call may run."""
 
     ref: EffectRef
     call: ToolCall
@@ -60,7 +60,7 @@ class AwaitApproval(msgspec.Struct, frozen=True, gc=False):
 
 
 class AwaitVerdict(msgspec.Struct, frozen=True, gc=False):
-    """Wait until somebody says what became of a call in doubt."""
+    """Wait for a person's verdict on a call in doubt."""
 
     ref: EffectRef
     call: ToolCall
@@ -69,7 +69,7 @@ class AwaitVerdict(msgspec.Struct, frozen=True, gc=False):
 
 
 class Probe(msgspec.Struct, frozen=True, gc=False):
-    """Ask the outside system whether a call in doubt took effect."""
+    """Query the external system whether a call in doubt took effect."""
 
     ref: EffectRef
     call: ToolCall
@@ -78,8 +78,8 @@ class Probe(msgspec.Struct, frozen=True, gc=False):
     worker: WorkerId
 
 
-class Wait(msgspec.Struct, frozen=True, gc=False):
-    """Sleep before the next attempt; `due_at` is known once the sleep has been recorded."""
+class RetryWait(msgspec.Struct, frozen=True, gc=False):
+    """Sleep before the next attempt; `due_at` is set once the sleep is recorded."""
 
     ref: EffectRef
     duration_ms: int
@@ -87,7 +87,7 @@ class Wait(msgspec.Struct, frozen=True, gc=False):
 
 
 class AwaitCompletion(msgspec.Struct, frozen=True, gc=False):
-    """Wait until somebody outside tells how a call ended."""
+    """Wait for the external completion of a call."""
 
     ref: EffectRef
     call: ToolCall
@@ -95,32 +95,34 @@ class AwaitCompletion(msgspec.Struct, frozen=True, gc=False):
 
 
 class EndTurn(msgspec.Struct, frozen=True, gc=False):
-    """Nothing else is owed: commit."""
+    """Commit the end: nothing else is owed."""
 
     ended: TurnEnded
 
 
-Effect: TypeAlias = AskModel | RunCall | Probe | Wait | AwaitCompletion | AwaitApproval | AwaitVerdict
+Effect: TypeAlias = AskModel | RunCall | Probe | RetryWait | AwaitCompletion | AwaitApproval | AwaitVerdict
 Owed: TypeAlias = Effect | EndTurn
 
 
 # --- where a turn can be ------------------------------------------------------------------------------------------
 
 
-class Nap(msgspec.Struct, frozen=True, gc=False):
-    """A pause before an attempt."""
+class Backoff(msgspec.Struct, frozen=True, gc=False):
+    """The backoff before an attempt."""
 
     duration_ms: int
     due_at: int | None = None
 
 
-class Asking(msgspec.Struct, frozen=True, gc=False):
-    """The model's reply is awaited. `waited_ms` is what the pauses between its attempts come to. `job` is what the
-    provider works on by itself, if it said so and it is not known to be lost. `started`: this attempt was begun;
-    `lost` of those before it had no end, because their worker was gone."""
+class AwaitingReply(msgspec.Struct, frozen=True, gc=False):
+    """The turn awaits a model reply.
+
+    `waited_ms` is the total backoff so far. `job` is the provider's background job, unless it is known to be lost.
+    `started`: this attempt was begun. `lost` counts earlier attempts whose worker died.
+    """
 
     attempt: int = 1
-    nap: Nap | None = None
+    backoff: Backoff | None = None
     tool_choice: ToolChoice = "auto"
     waited_ms: int = 0
     job: Json = None
@@ -129,10 +131,10 @@ class Asking(msgspec.Struct, frozen=True, gc=False):
 
 
 class Call(msgspec.Struct, frozen=True, gc=False):
-    """One tool call of the current reply. `output` is set once nothing more will happen to it.
+    """One tool call of the current reply. `output` is set once the call is final.
 
-    `approval` records that somebody was asked to allow it, `decision` that they did. `completion` records that the
-    attempt made a key under which somebody outside may end it; `pending` that it left its end to them.
+    `approval` is the recorded request for approval, `decision` the approval. `completion` records that the attempt
+    issued a completion key; `pending` that its end was left to the external completion.
     """
 
     request: ToolCall
@@ -140,7 +142,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     contract: ToolContract | None
     attempt: int = 1
     started: EffectStarted | None = None
-    nap: Nap | None = None
+    backoff: Backoff | None = None
     doubt: InDoubt | None = None
     completion: EffectStarted | None = None
     pending: Pending | None = None
@@ -152,22 +154,22 @@ class Call(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def client_side(self) -> bool:
-        """Whether it is run elsewhere."""
+        """True if the client runs the call."""
         return self.contract is not None and self.contract.client_side
 
     @property
     def durability(self) -> Durability:
-        """The promises captured with the turn; a tool nobody knows is treated as carefully as possible."""
+        """The durability captured with the turn. An unknown tool gets the most careful one."""
         return self.contract.durability if self.contract else Durability()
 
     @property
     def undecided(self) -> EffectStarted | None:
-        """The question whether it may run, as long as nobody has answered it."""
+        """The open request for approval, or None."""
         return self.approval if self.decision is None and self.output is None else None
 
     @property
     def policy(self) -> str:
-        """What to do about doubt: the intent governs, then the contract."""
+        """The doubt policy of the intent, else of the contract."""
         return self.started.doubt if self.started else self.durability.doubt
 
 
@@ -178,26 +180,26 @@ class Acting(msgspec.Struct, frozen=True, gc=False):
 
 
 class Concluding(msgspec.Struct, frozen=True, gc=False):
-    """Everything is settled except the end itself."""
+    """Everything is settled except the end of the turn."""
 
     status_reason: StopReason | None = None
     message: str = ""
 
 
 class Ended(msgspec.Struct, frozen=True, gc=False):
-    """Over."""
+    """The turn ended."""
 
     record: TurnEnded
 
 
-Phase: TypeAlias = Asking | Acting | Concluding | Ended
+Phase: TypeAlias = AwaitingReply | Acting | Concluding | Ended
 
 
 class Turn(msgspec.Struct, frozen=True, gc=False):
-    """One turn, as a value: everything needed to continue it anywhere.
+    """One turn as a value, with everything needed to continue it on any worker.
 
-    `to` is the agent to whom it was handed over and who has not begun, `hands` how many have had it after the first.
-    `before` is what the session had used when it began, `children` what its sub-agents have used since.
+    `to` is the agent of a pending handoff, `hands` the number of completed handoffs. `before` is the session's usage at
+    the start of the turn, `children` the usage of its sub-agents since.
     """
 
     id: TurnId
@@ -205,7 +207,7 @@ class Turn(msgspec.Struct, frozen=True, gc=False):
     from_turn: int
     composition: Composition
     limits: Limits
-    phase: Phase = Asking()
+    phase: Phase = AwaitingReply()
     iteration: int = 1
     fruitless: int = 0
     corrections: int = 0
@@ -218,28 +220,28 @@ class Turn(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def spent_up(self) -> str:
-        """Which limit stands in the way of the next model call, if one does."""
+        """The limit that forbids the next model call, or an empty string."""
         bought = self.usage + self.children
         return spent_up(self.limits, bought, self.before + bought)
 
     @property
     def changes_hands(self) -> bool:
-        """Whether nothing is left for the agent that has it: another one is asked next."""
-        return bool(self.to) and isinstance(self.phase, Asking)
+        """True if a handoff is due: the next model call belongs to another agent."""
+        return bool(self.to) and isinstance(self.phase, AwaitingReply)
 
     @property
     def ended(self) -> TurnEnded | None:
-        """The last record, if the turn is over."""
+        """The end record, if the turn ended."""
         return self.phase.record if isinstance(self.phase, Ended) else None
 
 
 def opened(record: TurnOpened, composition: Composition) -> Turn:
-    """A turn at its beginning, on the composition it captured."""
+    """Return a turn at its start, on the composition it captured."""
     limits = record.limits or Limits()
     turn = Turn(record.turn, record.index, record.from_turn, composition, limits, before=record.spent)
     return replace(turn, phase=Concluding("limit_reached", turn.spent_up)) if turn.spent_up else turn
 
 
-def taken_over(turn: Turn, record: TurnRecomposed, composition: Composition) -> Turn:
-    """The turn in the hands of another agent."""
+def taken_over(turn: Turn, record: TurnAgentChanged, composition: Composition) -> Turn:
+    """Return the turn after the handoff to another agent."""
     return replace(turn, composition=composition, to="", hands=record.n)

@@ -1,1 +1,1 @@
-"""The shared nouns, as frozen values. They do nothing; everything else is said in terms of them."""
+"""Shared nouns as frozen values without behaviour. All other modules are expressed in them."""

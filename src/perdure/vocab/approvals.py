@@ -1,6 +1,6 @@
-"""What people decide about a call: whether it may run, and what became of it.
+"""Decisions of approvers: whether a call may run, and what became of a call in doubt.
 
-Laws: only a decision that says so allows a call; silence, a withdrawal and anything that cannot be read do not.
+Laws: only a decision with the verdict `approve` allows a call. Silence, withdrawal and unreadable resolutions do not.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import msgspec
 
 from perdure.codec import Json, digest, to_json
 from perdure.ids import CallId, PromiseId
-from perdure.vocab.outcomes import Failed, Failure, NotRun, Success, ToolOutput
-from perdure.vocab.promises import Err, Ok, Resolution, TimedOut, ToolApproval
+from perdure.vocab.outcomes import Failed, FailureDetail, NotRun, Success, ToolOutput
+from perdure.vocab.promises import Failure, Ok, Resolution, TimedOut, ToolApproval
 from perdure.vocab.wire import Value
 
 Verdict = Literal["approve", "deny", "happened", "did_not_happen", "unknown"]
 
 
 class Decision(Value, frozen=True):
-    """A person's word: who said what, when and from where.
+    """A person's decision on a call: verdict, author, time and channel.
 
-    An approval may change the arguments (`args`) and may hold `for_session`: then later calls of the tool are covered
-    too. `grant` names the promise whose approval covered this call. `value` is what a call gave that did happen.
+    An approval may replace the arguments (`args`) and may cover later calls of the tool (`for_session`). `grant` names
+    the promise whose approval covered this call. `value` is the result of a call that did happen.
     """
 
     verdict: Verdict
@@ -37,12 +37,12 @@ class Decision(Value, frozen=True):
 
     @property
     def resolution(self) -> Ok:
-        """The decision as the answer of a promise."""
+        """The decision as a promise's resolution."""
         return Ok(value=to_json(msgspec.to_builtins(self)))
 
 
 def decision_of(resolution: Resolution | None) -> Decision | None:
-    """The decision that an answer holds; None if it holds none, and then nothing is allowed by it."""
+    """Return the decision in a resolution, or None if it contains none; then nothing is allowed."""
     if not isinstance(resolution, Ok):
         return None
     try:
@@ -52,45 +52,45 @@ def decision_of(resolution: Resolution | None) -> Decision | None:
 
 
 def approved(resolution: Resolution | None) -> Decision | None:
-    """The decision, if it allows the call it is about."""
+    """Return the decision if it allows the call, else None."""
     decision = decision_of(resolution)
     return decision if decision is not None and decision.verdict == "approve" else None
 
 
 def refused(resolution: Resolution) -> ToolOutput:
-    """What becomes of a call that nobody allowed; the model is told so."""
+    """Return the output of a call that was not approved, as told to the model."""
     decision = decision_of(resolution)
     if decision is not None and decision.verdict == "deny":
         why = f": {decision.reason}" if decision.reason else ""
         message = f"{decision.by} did not approve this call{why}. It was not run."
-        return Failed(failure=Failure(code="approval_denied", message=message, failure_class="cancelled"))
+        return Failed(failure=FailureDetail(code="approval_denied", message=message, failure_class="cancelled"))
     if isinstance(resolution, TimedOut):
-        message = "Nobody approved this call in time. It was not run."
-        return Failed(failure=Failure(code="approval_expired", message=message, failure_class="timeout"))
-    if isinstance(resolution, Err) and resolution.code == "approval_expired":
+        message = "The approval request expired without a decision. The call was not run."
+        return Failed(failure=FailureDetail(code="approval_expired", message=message, failure_class="timeout"))
+    if isinstance(resolution, Failure) and resolution.code == "approval_expired":
         message = resolution.message
-        return Failed(failure=Failure(code="approval_expired", message=message, failure_class="timeout"))
-    return NotRun(reason="it needed an approval, which is not asked for any more")
+        return Failed(failure=FailureDetail(code="approval_expired", message=message, failure_class="timeout"))
+    return NotRun(reason="it needed an approval, and the request was withdrawn")
 
 
-def lapsed(decision: Decision) -> Err:
-    """What an approval has become that was given in time, and expired before the call could begin."""
+def lapsed(decision: Decision) -> Failure:
+    """Return the resolution for an approval that was granted in time, but expired before the call began."""
     message = f"{decision.by} approved this call, but the approval had expired before it began. It was not run."
-    return Err(code="approval_expired", message=message)
+    return Failure(code="approval_expired", message=message)
 
 
 def happened(resolution: Resolution) -> Success | None:
-    """The result of a call in doubt, if a person says that it did happen."""
+    """Return the result of a call in doubt if a person decided that it happened, else None."""
     decision = decision_of(resolution)
     return Success(value=decision.value) if decision is not None and decision.verdict == "happened" else None
 
 
 def did_not_happen(resolution: Resolution) -> bool:
-    """Whether a person says that a call in doubt did not happen, so that it may go out again."""
+    """Return True if a person decided that a call in doubt did not happen, so that it may be dispatched again."""
     decision = decision_of(resolution)
     return decision is not None and decision.verdict == "did_not_happen"
 
 
 def consent_to(call: CallId, tool: str, args: Json) -> ToolApproval:
-    """The wait for consent to exactly this call."""
+    """Return the wait for approval of exactly this call."""
     return ToolApproval(call_id=call, tool=tool, arguments=digest(args))

@@ -1,4 +1,4 @@
-"""Stored bytes, named by their content."""
+"""Content-addressed bytes."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ class Blob:
 
 
 def blob_of(value: bytes, media_type: str) -> Blob:
-    """Name bytes by their content."""
+    """Return bytes as a blob named by their sha256."""
     return Blob(hash=BlobHash(hashlib.sha256(value).hexdigest()), media_type=media_type, data=value)

@@ -1,4 +1,4 @@
-"""What a session knows of the sessions that its calls started, and they of it."""
+"""Records and references that link a session to its child sessions."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from perdure.vocab.wire import Value
 
 
 class Parent(Value, frozen=True):
-    """Who started a session: a call of the stream `stream`, in the line that begins with `root`.
+    """The parent of a session: a call of the stream `stream`, in the tree with the root stream `root`.
 
-    `turn` is the turn of the new session that the parent asked for. A parent that waits for it has a child in the
-    foreground; else the end of that turn is told to it as an input.
+    `turn` is the child's turn that the parent requested. In the foreground the parent waits for the child. In the
+    `background` the end of that turn is delivered to the parent as an input.
     """
 
     stream: StreamId
@@ -23,10 +23,10 @@ class Parent(Value, frozen=True):
 
 
 class ChildClaimed(Value, frozen=True, tag="child_claimed"):
-    """A call takes a place among the descendants of this stream. Admitted, under its number: there are no gaps, so who
-    writes a number knows all before it. `live` are those of them that were not over at that moment.
+    """A call reserved a number among the descendants of this stream. Admitted; numbers have no gaps.
 
-    `task` is a digest of what is asked of whom, `turn` the parent's turn.
+    The writer of a number has read all lower ones; `live` are those whose descendants had not ended. `task` is a digest
+    of the task and its agent, `turn` the parent's turn.
     """
 
     number: int
@@ -39,7 +39,7 @@ class ChildClaimed(Value, frozen=True, tag="child_claimed"):
 
 
 class ChildRegistered(Value, frozen=True, tag="child_registered"):
-    """The child of a call is there. `asked` is the turn in which it answers."""
+    """The child session of a call was created. `asked` is the child's turn that answers the call."""
 
     handle: str
     token: str
@@ -48,7 +48,7 @@ class ChildRegistered(Value, frozen=True, tag="child_registered"):
 
 
 class ChildEnded(Value, frozen=True, tag="child_ended"):
-    """A turn of a descendant is over, and what it used. Told by the descendant, with its own record of that."""
+    """A turn of a descendant ended, with its usage. The descendant sends it in the append that ends the turn."""
 
     child: SessionId
     turn: TurnId

@@ -1,7 +1,7 @@
-"""Effects as data: whatever is nondeterministic is described here, performed through one seam, and recorded.
+"""Effects as data. Every nondeterministic operation is described here, performed through one seam, and recorded.
 
-An envelope is an invocation (who asks, under which replay key) and a command (what is asked). An outcome answers
-exactly one kind of command; the typed extractors say so loudly when it does not.
+An envelope is an invocation (scope, cause, replay key) and a command. An outcome answers exactly one kind of command;
+the typed extractors raise on any other.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from perdure.ids import BlobHash, CallId
 from perdure.vocab import causes
 from perdure.vocab.messages import AttachmentRef, Message
 from perdure.vocab.processes import ProcessCommand
-from perdure.vocab.promises import AwaitEventKey
+from perdure.vocab.promises import EventKey
 from perdure.vocab.wire import Value
 
 
@@ -39,7 +39,7 @@ class EffectKind(StrEnum):
 
 
 class Scope(Value, frozen=True):
-    """Where an effect belongs."""
+    """The session, turn and iteration of an effect."""
 
     session_id: str
     turn_id: str | None = None
@@ -48,20 +48,20 @@ class Scope(Value, frozen=True):
 
 
 class EffectSubject(Value, frozen=True, tag="effect"):
-    """The invocation is of an effect."""
+    """The invocation concerns an effect."""
 
     effect_id: str
     kind: EffectKind
 
 
 class ProcessSubject(Value, frozen=True, tag="process"):
-    """The invocation is of a process."""
+    """The invocation concerns a process."""
 
     process_id: str
 
 
 class ProcessEventSubject(Value, frozen=True, tag="process_event"):
-    """The invocation is of one process event."""
+    """The invocation concerns one process event."""
 
     process_id: str
     sequence: int
@@ -69,13 +69,13 @@ class ProcessEventSubject(Value, frozen=True, tag="process_event"):
 
 
 class TriggerOccurrenceSubject(Value, frozen=True, tag="trigger_occurrence"):
-    """The invocation is of a trigger occurrence."""
+    """The invocation concerns a trigger occurrence."""
 
     occurrence_id: str
 
 
 class SessionNodeSubject(Value, frozen=True, tag="session_node"):
-    """The invocation is of a point in a session's history."""
+    """The invocation concerns a point in a session's history."""
 
     node_id: str
 
@@ -92,7 +92,7 @@ class Replay(Value, frozen=True):
 
 
 class Invocation(Value, frozen=True):
-    """Who asks for something, why, and under which replay key."""
+    """Origin of a request: scope, subject, cause and replay key."""
 
     scope: Scope
     subject: Subject
@@ -107,7 +107,7 @@ class Invocation(Value, frozen=True):
         replay_key: str,
         caused_by: causes.CausalRef | None = None,
     ) -> Invocation:
-        """The usual form: an effect with a replay key."""
+        """Return the invocation of an effect with a replay key, the usual form."""
         return Invocation(
             scope=scope,
             subject=EffectSubject(effect_id=effect_id, kind=kind),
@@ -127,11 +127,11 @@ class Invocation(Value, frozen=True):
 
     @property
     def replay_key(self) -> str | None:
-        """The replay key, if there is one."""
+        """The replay key, or None."""
         return self.replay.key if self.replay else None
 
     def causal_ref(self) -> causes.CausalRef:
-        """How something caused by this invocation refers back to it."""
+        """Return the reference by which effects and records name this invocation as their cause."""
         session = self.scope.session_id
         match self.subject:
             case EffectSubject(effect_id=effect_id):
@@ -150,7 +150,7 @@ class Invocation(Value, frozen=True):
 
 
 class ViewRef(Value, frozen=True):
-    """The messages of a model request by reference: turns `from_turn` up to `turn`, as of one iteration of it."""
+    """The messages of a model request by reference: turns `from_turn` to `turn`, as of one iteration of `turn`."""
 
     from_turn: int
     turn: int
@@ -161,10 +161,10 @@ ToolChoice = Literal["auto", "none", "required"]
 
 
 class LlmRequestSpec(Value, frozen=True):
-    """A model request without its weight: the composition and the conversation are references.
+    """A model request that refers to the composition and the conversation instead of containing them.
 
-    A turn's request uses `composition` and `view`; a direct completion carries its own short `messages`.
-    Attachments are always references; see `effects.attachments` for how they become so.
+    A turn's request uses `composition` and `view`; a direct completion carries its own short `messages`. Attachments
+    are always references; see `effects.attachments` for how they become so.
     """
 
     model: str
@@ -191,12 +191,12 @@ class PreparedToolCall(Value, frozen=True):
 
     @property
     def identity(self) -> PreparedToolCall:
-        """Itself: preparation that changes nothing."""
+        """The call itself: preparation that changes nothing."""
         return self
 
 
 class BatchedCall(Value, frozen=True):
-    """One call of a batch and the suffix that keeps its key apart from its siblings'."""
+    """One call of a batch, with the suffix that makes its replay key unique in the batch."""
 
     call: PreparedToolCall
     replay_suffix: str
@@ -210,7 +210,7 @@ class PreparedToolBatch(Value, frozen=True):
 
     @staticmethod
     def of(calls: tuple[PreparedToolCall, ...]) -> PreparedToolBatch:
-        """Name a batch by the content of its ordered calls."""
+        """Return a batch named by the content of its ordered calls."""
         batched = tuple(
             BatchedCall(call=call, replay_suffix=f"child:{index}:{call.call_id}") for index, call in enumerate(calls)
         )
@@ -219,7 +219,7 @@ class PreparedToolBatch(Value, frozen=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to run."""
+        """True if the batch has no calls."""
         return not self.calls
 
     def __len__(self) -> int:
@@ -227,14 +227,14 @@ class PreparedToolBatch(Value, frozen=True):
 
 
 class LlmCall(Value, frozen=True, tag="llm_call"):
-    """Ask a model, within a turn."""
+    """A model request within a turn."""
 
     request: LlmRequestSpec
     kind: ClassVar[EffectKind] = EffectKind.LLM_CALL
 
 
 class Direct(Value, frozen=True, tag="direct"):
-    """Ask a model, outside the turn loop."""
+    """A model request outside the turn loop."""
 
     request: LlmRequestSpec
     usage_source: str
@@ -242,21 +242,21 @@ class Direct(Value, frozen=True, tag="direct"):
 
 
 class CallTool(Value, frozen=True, tag="tool_call"):
-    """Run one attempt of one prepared call."""
+    """One attempt of one prepared call."""
 
     call: PreparedToolCall
     kind: ClassVar[EffectKind] = EffectKind.TOOL_CALL
 
 
 class CallTools(Value, frozen=True, tag="tool_batch"):
-    """Run a batch of prepared calls."""
+    """A batch of prepared calls."""
 
     batch: PreparedToolBatch
     kind: ClassVar[EffectKind] = EffectKind.TOOL_BATCH
 
 
 class DurableStep(Value, frozen=True, tag="durable_step"):
-    """Run one named local step; its input is part of its identity."""
+    """One named local step; its input is part of its identity."""
 
     step_id: str
     input: Json = None
@@ -264,14 +264,14 @@ class DurableStep(Value, frozen=True, tag="durable_step"):
 
 
 class Process(Value, frozen=True, tag="process"):
-    """Do something with the process table."""
+    """A command to the process table."""
 
     command: ProcessCommand
     kind: ClassVar[EffectKind] = EffectKind.PROCESS
 
 
 class ExecCode(Value, frozen=True, tag="exec_code"):
-    """Run a program the model wrote."""
+    """A program that the model wrote."""
 
     code: str
     kind: ClassVar[EffectKind] = EffectKind.EXEC_CODE
@@ -281,30 +281,30 @@ CheckpointKind = Literal["after_model", "after_tools", "before_final", "in_code"
 
 
 class Checkpoint(Value, frozen=True, tag="checkpoint"):
-    """Look between iterations for steering, wakes and cancellation; or keep where a program of the model stands."""
+    """A check for steering, wakes and cancellation between iterations, or a stored state of a model's program."""
 
     checkpoint: CheckpointKind
     kind: ClassVar[EffectKind] = EffectKind.CHECKPOINT
 
 
 class SyncExecutionEnvironment(Value, frozen=True, tag="sync_execution_environment"):
-    """Refresh what the turn's code runs in."""
+    """A refresh of the execution environment of the turn's code."""
 
     update_machine_config: bool = False
     kind: ClassVar[EffectKind] = EffectKind.SYNC_EXECUTION_ENVIRONMENT
 
 
 class Sleep(Value, frozen=True, tag="sleep"):
-    """Wait; the due moment is fixed when the sleep is first recorded."""
+    """A wait for a duration. The due time is fixed when the sleep is first recorded."""
 
     duration_ms: int
     kind: ClassVar[EffectKind] = EffectKind.SLEEP
 
 
 class AwaitEvent(Value, frozen=True, tag="await_event"):
-    """Wait for a promise; `about` is the call that a person is asked about, exactly as it would run."""
+    """A wait for a promise. `about` is the call that needs a person's decision, exactly as it would run."""
 
-    key: AwaitEventKey
+    key: EventKey
     about: PreparedToolCall | None = None
     kind: ClassVar[EffectKind] = EffectKind.AWAIT_EVENT
 
@@ -325,11 +325,11 @@ Command: TypeAlias = (
 
 
 class Envelope(Value, frozen=True):
-    """One effect: validated when it is made, hashed to notice that something else is asked under the same key.
+    """One effect, validated on construction. Its hash detects another request under the same key.
 
     Raises:
         Error: `runtime_effect_invocation_subject`, `runtime_effect_invocation_kind`,
-            `runtime_effect_tool_batch_empty` or `runtime_effect_replay_required` if they do not make an effect.
+            `runtime_effect_tool_batch_empty` or `runtime_effect_replay_required` if invocation and command do not fit.
     """
 
     invocation: Invocation
@@ -344,10 +344,10 @@ class Envelope(Value, frozen=True):
         if subject.kind != self.command.kind:
             raise Error(
                 Code.RUNTIME_EFFECT_INVOCATION_KIND,
-                f"the invocation says {subject.kind.value}, the command is {self.command.kind.value}",
+                f"the invocation has kind {subject.kind.value}, the command {self.command.kind.value}",
             )
         if isinstance(self.command, CallTools) and self.command.batch.is_empty:
-            raise Error(Code.RUNTIME_EFFECT_TOOL_BATCH_EMPTY, "a batch of tool calls has no call in it")
+            raise Error(Code.RUNTIME_EFFECT_TOOL_BATCH_EMPTY, "the batch of tool calls is empty")
         if (replay := self.invocation.replay) is None or not replay.key:
             raise Error(Code.RUNTIME_EFFECT_REPLAY_REQUIRED, "an effect envelope needs a replay key")
 
@@ -368,10 +368,10 @@ class Envelope(Value, frozen=True):
         return self.command.kind
 
     def fingerprint(self) -> str:
-        """sha256 over the canonical JSON of the whole envelope.
+        """Return the sha256 of the canonical JSON of the whole envelope.
 
         Raises:
-            Error: `runtime_effect_envelope_hash` if some part of it cannot be encoded.
+            Error: `runtime_effect_envelope_hash` if a part of it cannot be encoded.
         """
         try:
             return digest(self)

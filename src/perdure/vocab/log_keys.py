@@ -1,5 +1,8 @@
-"""Log keys: names that only one record of a stream can have. Whoever is second is told who was first, so a key is how
-something happens once, and how two things that exclude each other race."""
+"""Log keys: names that are unique among the records of a stream.
+
+The second record with a key is refused and the first one returned. A key makes an event happen once, and decides races
+between records that exclude each other.
+"""
 
 from __future__ import annotations
 
@@ -20,101 +23,101 @@ from perdure.vocab.records import (
     ProcessFirstStarted,
     Record,
     RecordRedacted,
+    TurnAgentChanged,
     TurnEnded,
     TurnOpened,
-    TurnRecomposed,
 )
 from perdure.vocab.schedules import ScheduleChanged, ScheduleFired, ScheduleSkipped
 from perdure.vocab.triggers import SubscriptionChanged, TriggerDeliveryFailed, TriggerOccurred
 
 
 def open_key(turn: TurnId) -> str:
-    """The log key of a turn's beginning."""
+    """Return the log key of a turn's start."""
     return f"open:{turn}"
 
 
 def hands_key(turn: TurnId, n: int) -> str:
-    """The log key of a turn's n-th change of hands."""
+    """Return the log key of a turn's n-th handoff."""
     return f"hands:{turn}:{n}"
 
 
 def gate_key(turn: TurnId) -> str:
-    """The log key that completion and cancellation of a turn race for: exactly one of them gets it."""
+    """Return the log key for which completion and cancellation of a turn race: exactly one gets it."""
     return f"gate:{turn}"
 
 
 def end_key(turn: TurnId) -> str:
-    """The log key of the end of a turn whose gate a cancel request took."""
+    """Return the log key of the end of a turn whose gate a cancel request took."""
     return f"end:{turn}"
 
 
 def ask_key(promise: PromiseId) -> str:
-    """The log key of the question that a promise of people answers: it is asked once."""
+    """Return the log key of a request for a person's decision: each promise is requested once."""
     return f"ask:{promise}"
 
 
 def input_key(input: InputId) -> str:
-    """The log key of an input that opened no turn of its own: it joined one, or was cancelled."""
+    """Return the log key of an input that opened no turn: it joined a turn or was cancelled."""
     return f"input:{input}"
 
 
 def revocation_key(grant: PromiseId) -> str:
-    """The log key that forbids every use of a grant."""
+    """Return the log key that forbids every further use of a grant."""
     return f"revoke:{grant}"
 
 
 def claim_key(number: int) -> str:
-    """The log key of the n-th descendant of a stream."""
+    """Return the log key of the n-th descendant of a stream."""
     return f"child:{number}"
 
 
 def registration_key(handle: str) -> str:
-    """The log key under which the child of a call is known."""
+    """Return the log key of a call's child session."""
     return f"registered:{handle}"
 
 
 def report_key(child: SessionId, turn: TurnId) -> str:
-    """The log key of the end of a descendant's turn: it counts once."""
+    """Return the log key of the end of a descendant's turn: each counts once."""
     return f"ended:{child}:{turn}"
 
 
 def redaction_key(seq: Seq) -> str:
-    """The log key of a record's redaction: it happens once."""
+    """Return the log key of a record's redaction: each happens once."""
     return f"redact:{seq}"
 
 
 FIRST_STARTED = "process:first-started"
 PROCESS_END = "process:end"
-"""The log key that all ways to end a process race for."""
+"""The log key for which all ways to end a process race."""
 ABANDON = "process:abandon"
 
 
 def event_key(event: str, replay: str) -> str:
-    """The log key of an event of a process: how many of one kind there are can be counted by how it begins."""
+    """Return the log key of a process event. Its prefix names the event, so events of one kind can be counted."""
     return join("event", event, replay)
 
 
 SCHEDULE_END = "ended"
-"""The log key of a schedule's end: it ends once."""
+"""The log key of a schedule's end."""
 
 
 def run_key(due_at: int, request: str) -> str:
-    """The log key of a schedule's run: each moment, and each request, is handled once."""
+    """Return the log key of a schedule's run: each due time and each request is handled once."""
     return f"run:{request}" if request else f"due:{due_at}"
 
 
 def revision_key(subscription: str, revision: int) -> str:
-    """The log key of a subscription's revision: whoever takes it has changed it."""
+    """Return the log key of a subscription's revision: concurrent changes race for it."""
     return join("sub", subscription, str(revision))
 
 
 def occurrence_key(occurrence: str) -> str:
-    """The log key of something that happened."""
+    """Return the log key of a trigger occurrence."""
     return join("occ", occurrence)
 
 
 def failure_key(occurrence: str, subscription: str) -> str:
-    """The log key of a process that was not started."""
+    """Return the log key of a process start that failed."""
     return join("failed", occurrence, subscription)
 
 
@@ -162,7 +165,7 @@ _KEYS: dict[type, Callable[[Record], str | None]] = dict(
         _keyed(ChildClaimed, lambda it: claim_key(it.number)),
         _keyed(ChildRegistered, lambda it: registration_key(it.handle)),
         _keyed(ChildEnded, lambda it: report_key(it.child, it.turn)),
-        _keyed(TurnRecomposed, lambda it: hands_key(it.turn, it.n)),
+        _keyed(TurnAgentChanged, lambda it: hands_key(it.turn, it.n)),
         _keyed(SubscriptionChanged, lambda it: revision_key(it.subscription.id, it.subscription.revision)),
         _keyed(TriggerOccurred, lambda it: occurrence_key(it.occurrence)),
         _keyed(TriggerDeliveryFailed, lambda it: failure_key(it.occurrence, it.subscription)),
@@ -171,6 +174,6 @@ _KEYS: dict[type, Callable[[Record], str | None]] = dict(
 
 
 def key_of(record: Record) -> str | None:
-    """The log key a record claims, if it claims one."""
+    """Return the log key that a record claims, or None."""
     key = _KEYS.get(type(record))
     return None if key is None else key(record)

@@ -1,4 +1,4 @@
-"""What is said in a conversation: messages and the parts they are made of. Bytes are always references."""
+"""Messages and their parts. Bytes are always references."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from perdure.vocab.wire import Value
 
 
 class AttachmentRef(Value, frozen=True):
-    """Stored bytes, named by their content."""
+    """A reference to stored bytes, named by their content."""
 
     hash: BlobHash
     media_type: str
@@ -20,8 +20,9 @@ class AttachmentRef(Value, frozen=True):
 
 
 class Citation(Value, frozen=True):
-    """What a text rests on: a page or a document. `start` and `end` are places in the text, if they were told;
-    `marker` says that they are those of a sign such as `[1]`.
+    """A source of a text: a page or a document.
+
+    `start` and `end` are positions in the text, if known; `marker` means that they delimit a mark such as `[1]`.
     """
 
     url: str = ""
@@ -34,8 +35,9 @@ class Citation(Value, frozen=True):
 
 
 class Text(Value, frozen=True, tag="text"):
-    """Plain text. `state` is what its provider wants back with it, and only goes to the route it came from. An `aside`
-    is shown and is no part of the answer: what a model says of its work.
+    """Plain text. An `aside` is shown, but is no part of the answer: a model's comment on its work.
+
+    `state` is opaque data that the provider needs back; it returns only to the `route` that issued it.
     """
 
     text: str
@@ -46,7 +48,7 @@ class Text(Value, frozen=True, tag="text"):
 
 
 class Thinking(Value, frozen=True, tag="thinking"):
-    """A model's reasoning. `signature` and `state` are opaque and only go back to the route they came from."""
+    """A model's reasoning. `signature` and `state` are opaque and return only to the route that issued them."""
 
     text: str
     signature: str = ""
@@ -55,15 +57,15 @@ class Thinking(Value, frozen=True, tag="thinking"):
 
 
 class Opaque(Value, frozen=True, tag="opaque"):
-    """Something in a reply that only its provider understands. It goes back to the route it came from, or nowhere."""
+    """A part of a reply that only its provider understands. It returns only to the route that issued it."""
 
     kind: str
     state: Json
     route: str
 
 
-class Image(Value, frozen=True, tag="image"):
-    """A picture, by reference. `state` is what the provider that made it wants back, and only goes to its route."""
+class ImagePart(Value, frozen=True, tag="image"):
+    """An image, by reference. `state` is the provider's opaque data and returns only to the route that issued it."""
 
     ref: AttachmentRef
     state: Json = None
@@ -71,7 +73,7 @@ class Image(Value, frozen=True, tag="image"):
 
 
 class File(Value, frozen=True, tag="file"):
-    """A document, by reference. `state` is what the provider that made it wants back, and only goes to its route."""
+    """A document, by reference. `state` is the provider's opaque data and returns only to the route that issued it."""
 
     ref: AttachmentRef
     state: Json = None
@@ -79,10 +81,10 @@ class File(Value, frozen=True, tag="file"):
 
 
 class ToolCall(Value, frozen=True, tag="tool_call"):
-    """The model asks for a tool. `id` is ours; the provider's own id is kept for the wire only.
+    """A tool call by the model. `id` is Perdure's; the provider's id is kept for the wire only.
 
-    `malformed` holds the argument text when it was not a JSON object; such a call is answered, never run. `state` is
-    what the provider wants back with the call, and only goes to the route it came from.
+    `malformed` contains the argument text if it was not a JSON object; such a call is answered, never run. `state` is
+    the provider's opaque data and returns only to the route that issued it.
     """
 
     id: CallId
@@ -94,8 +96,8 @@ class ToolCall(Value, frozen=True, tag="tool_call"):
     route: str = ""
 
 
-class ToolResult(Value, frozen=True, tag="tool_result"):
-    """What the model is told about one call."""
+class ToolResultPart(Value, frozen=True, tag="tool_result"):
+    """The result of one call, as told to the model."""
 
     call: CallId
     name: str
@@ -104,14 +106,14 @@ class ToolResult(Value, frozen=True, tag="tool_result"):
     provider_id: str = ""
 
 
-InputPart: TypeAlias = Text | Image | File
-ReplyPart: TypeAlias = Text | Thinking | ToolCall | Image | File | Opaque
-Part: TypeAlias = Text | Thinking | Image | File | ToolCall | ToolResult | Opaque
+InputPart: TypeAlias = Text | ImagePart | File
+ReplyPart: TypeAlias = Text | Thinking | ToolCall | ImagePart | File | Opaque
+Part: TypeAlias = Text | Thinking | ImagePart | File | ToolCall | ToolResultPart | Opaque
 Role = Literal["system", "user", "assistant", "tool"]
 
 
 class Message(Value, frozen=True):
-    """One entry of what a model is shown."""
+    """One entry of a model view."""
 
     role: Role
     parts: tuple[Part, ...]
@@ -121,7 +123,7 @@ FinishReason = Literal["stop", "tool_calls", "length", "refusal", "content_filte
 
 
 class Reply(Value, frozen=True):
-    """One complete answer of a model; or, if `partial` says why, what there was of one that broke off."""
+    """A complete reply of a model, or the received part of an interrupted one; `partial` is then the reason."""
 
     parts: tuple[ReplyPart, ...]
     finish: FinishReason = "stop"
@@ -136,10 +138,10 @@ class Reply(Value, frozen=True):
 
     @property
     def answer(self) -> str:
-        """The text without what was said beside it."""
+        """The visible text without asides."""
         return "".join(part.text for part in self.parts if isinstance(part, Text) and not part.aside)
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
-        """The tool calls, in the order the model made them."""
+        """The tool calls, in the model's order."""
         return tuple(part for part in self.parts if isinstance(part, ToolCall))

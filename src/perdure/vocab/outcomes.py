@@ -1,4 +1,4 @@
-"""Outcomes of effects: what became of a command. Each answers exactly one kind; the extractors insist on it."""
+"""Outcomes of effects. Each answers exactly one kind of command; the extractors enforce it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from perdure.ids import CallId
 from perdure.vocab.effects import EffectKind
 from perdure.vocab.messages import AttachmentRef, Reply
 from perdure.vocab.processes import ProcessOutcome
-from perdure.vocab.promises import AwaitEventKey, Cancelled, Err, Ok, Resolution, TimedOut
+from perdure.vocab.promises import Cancelled, EventKey, Failure, Ok, Resolution, TimedOut
 from perdure.vocab.usage import Usage
 from perdure.vocab.wire import Value
 
 FailureClass = Literal["tool", "invalid", "timeout", "cancelled", "unavailable", "internal", "panic"]
 
 
-class Failure(Value, frozen=True):
-    """A known failure: it is certain that the call did not succeed. The code may be the tool's own."""
+class FailureDetail(Value, frozen=True):
+    """A known failure: the call certainly did not succeed. The code may be the tool's own."""
 
     code: str
     message: str
@@ -30,9 +30,9 @@ class Failure(Value, frozen=True):
 
 
 class Success(Value, frozen=True, tag="success", tag_field="status"):
-    """The call did what it should. A large value is kept as a blob, and `value` is then its readable head.
+    """A successful call. A large value is stored as a blob, and `value` is then a readable prefix.
 
-    `connection_required`: it could do nothing yet, because nobody has connected an account at this provider.
+    `connection_required`: the call did nothing yet, because no account is connected at this provider.
     """
 
     value: Json = None
@@ -42,15 +42,15 @@ class Success(Value, frozen=True, tag="success", tag_field="status"):
 
 
 class Failed(Value, frozen=True, tag="failure", tag_field="status"):
-    """The call failed, and we know it."""
+    """A call that is known to have failed."""
 
-    failure: Failure
+    failure: FailureDetail
 
 
 class InDoubt(Value, frozen=True, tag="in_doubt", tag_field="status"):
-    """The call was dispatched and nobody knows whether it took effect. It is never re-run blindly.
+    """A dispatched call whose outcome is unknown, and which is therefore not re-run blindly.
 
-    `left_running`: its body ignored that it should stop, so it may still take effect.
+    `left_running`: the body ignored the request to stop and may still take effect.
     """
 
     reason: Literal["worker_lost", "timeout", "cancelled", "drained", "declared"]
@@ -59,7 +59,7 @@ class InDoubt(Value, frozen=True, tag="in_doubt", tag_field="status"):
 
 
 class NotRun(Value, frozen=True, tag="cancelled", tag_field="status"):
-    """The call was never dispatched."""
+    """A call that was never dispatched."""
 
     reason: str = ""
 
@@ -77,7 +77,7 @@ class CompletedToolCall(Value, frozen=True):
 
 
 class PendingCompletion(Value, frozen=True):
-    """How long to wait for somebody outside, and what silence or a cancel means."""
+    """How long to wait for an external completion, and what a timeout or a cancel means."""
 
     deadline_ms: int | None = None
     on_timeout: Literal["error_as_result", "fail_turn"] = "error_as_result"
@@ -91,11 +91,12 @@ class Done(Value, frozen=True, tag="done", tag_field="status"):
 
 
 class Pending(Value, frozen=True, tag="pending", tag_field="status"):
-    """The attempt handed its end to somebody outside, who has time until `due_at`; `silence` is the value it has if
-    nobody answers until then. None: then it has failed.
+    """The attempt waits for an external completion until `due_at`.
+
+    `silence` is the call's value if the wait times out; None: the call fails.
     """
 
-    key: AwaitEventKey
+    key: EventKey
     pending: PendingCompletion = PendingCompletion()
     due_at: int | None = None
     duration_ms: int = 0
@@ -106,18 +107,22 @@ Launch: TypeAlias = Done | Pending
 
 
 def completed(resolution: Resolution) -> ToolOutput:
-    """What an answer from outside makes of a pending call."""
+    """Return the output of a pending call from its external resolution."""
     match resolution:
         case Ok(value=value):
             return Success(value=value)
-        case Err(code=code, message=message):
-            return Failed(failure=Failure(code=code, message=message))
+        case Failure(code=code, message=message):
+            return Failed(failure=FailureDetail(code=code, message=message))
         case TimedOut():
-            message = "nobody completed the call in time"
-            return Failed(failure=Failure(code="tool_completion_timeout", message=message, failure_class="timeout"))
+            message = "the external completion of the call timed out"
+            return Failed(
+                failure=FailureDetail(code="tool_completion_timeout", message=message, failure_class="timeout")
+            )
         case Cancelled():
             message = "the wait for the call's completion was cancelled"
-            return Failed(failure=Failure(code="tool_completion_cancelled", message=message, failure_class="cancelled"))
+            return Failed(
+                failure=FailureDetail(code="tool_completion_cancelled", message=message, failure_class="cancelled")
+            )
 
 
 LlmErrorKind = Literal[
@@ -138,7 +143,7 @@ LlmErrorKind = Literal[
 
 
 class LlmError(Value, frozen=True):
-    """Why a model call gave no reply."""
+    """The reason a model call gave no reply."""
 
     kind: LlmErrorKind
     message: str
@@ -150,8 +155,8 @@ class LlmError(Value, frozen=True):
 class LlmCallOutcome(Value, frozen=True, tag="llm_call"):
     """A reply, or the error of this attempt.
 
-    `output` tells what became of the check of a final reply, if the turn asks for one; `problem` why it failed.
-    `spent` is what an attempt that gave no reply cost, as its provider told or as it was estimated.
+    `output` is the result of the output check of a final reply, if the turn has one; `problem` the reason it failed.
+    `spent` is the usage of an attempt without a reply, reported by the provider or estimated.
     """
 
     reply: Reply | None = None
@@ -164,20 +169,22 @@ class LlmCallOutcome(Value, frozen=True, tag="llm_call"):
 
     @property
     def text(self) -> str:
-        """What a turn that ends with it has for its text: where a form was asked for, what has that form."""
+        """The text of a turn that ends with this reply; if an output form was required, only the part that has it."""
         if self.reply is None:
             return ""
         return self.reply.answer if self.output == "valid" else self.reply.text
 
     @property
     def bought(self) -> Usage:
-        """What it cost, whatever came of it."""
+        """The usage charged, with or without a reply."""
         return self.reply.usage if self.reply is not None else self.spent
 
 
 class DirectOutcome(Value, frozen=True, tag="direct"):
-    """A reply, or the error, and on whose account it was asked for. `spent` is what was bought without a reply, or
-    where none is kept, and `model` by whom then."""
+    """The reply or the error of a model call outside the loop, and its usage source.
+
+    `spent` and `model` are the usage and the model of a call whose reply is missing or not stored.
+    """
 
     reply: Reply | None = None
     error: LlmError | None = None
@@ -187,19 +194,19 @@ class DirectOutcome(Value, frozen=True, tag="direct"):
 
     @property
     def bought(self) -> Usage:
-        """What it cost, whatever came of it."""
+        """The usage charged, with or without a reply."""
         return self.reply.usage if self.reply is not None else self.spent
 
     @property
     def lost(self) -> bool:
-        """Whether nobody waited for the answer any more, so that it is asked for again."""
+        """True if the call was cut off by a lost worker or a cancel, so that it is made again."""
         return self.error is not None and self.error.kind in ("worker_lost", "cancelled")
 
     kind: ClassVar[EffectKind] = EffectKind.DIRECT
 
 
 class DirectUsage(Value, frozen=True):
-    """What a model call outside the loop cost, and on whose account."""
+    """The usage of a model call outside the loop, and its source."""
 
     source: str
     model: str
@@ -207,7 +214,7 @@ class DirectUsage(Value, frozen=True):
 
 
 class ToolCallOutcome(Value, frozen=True, tag="tool_call"):
-    """What became of one attempt, with the triggers it fired and the model calls it made itself."""
+    """The outcome of one attempt, with the triggers it fired and the usage of its own model calls."""
 
     launch: Launch
     triggers: tuple[Json, ...] = ()
@@ -216,7 +223,7 @@ class ToolCallOutcome(Value, frozen=True, tag="tool_call"):
 
 
 class ToolBatchOutcome(Value, frozen=True, tag="tool_batch"):
-    """What became of each call, in order."""
+    """The outcome of each call, in order."""
 
     launches: tuple[Launch, ...]
     triggers: tuple[Json, ...] = ()
@@ -224,7 +231,7 @@ class ToolBatchOutcome(Value, frozen=True, tag="tool_batch"):
 
 
 class StepFailure(Value, frozen=True):
-    """A step's own error: recorded and replayed like a value."""
+    """A step's own error, recorded and replayed like a value."""
 
     code: str
     message: str
@@ -234,7 +241,7 @@ class StepFailure(Value, frozen=True):
 
 
 class DurableStepOutcome(Value, frozen=True, tag="durable_step"):
-    """The step's value, its error, or the doubt it was left in."""
+    """The step's value, its error, or its doubt."""
 
     value: Json = None
     error: StepFailure | None = None
@@ -243,14 +250,14 @@ class DurableStepOutcome(Value, frozen=True, tag="durable_step"):
 
 
 class ProcessEffectOutcome(Value, frozen=True, tag="process"):
-    """What the process table answered."""
+    """The result of a command to the process table."""
 
     result: ProcessOutcome
     kind: ClassVar[EffectKind] = EffectKind.PROCESS
 
 
 class ExecCodeOutcome(Value, frozen=True, tag="exec_code"):
-    """What the program answered, or its error."""
+    """The program's response, or its error."""
 
     response: Json = None
     error: str | None = None
@@ -258,7 +265,7 @@ class ExecCodeOutcome(Value, frozen=True, tag="exec_code"):
 
 
 class CheckpointOutcome(Value, frozen=True, tag="checkpoint"):
-    """What the checkpoint delivered, or its error."""
+    """The delivery of the checkpoint, or its error."""
 
     delivery: Json = None
     error: StepFailure | None = None
@@ -266,7 +273,7 @@ class CheckpointOutcome(Value, frozen=True, tag="checkpoint"):
 
 
 class SyncOutcome(Value, frozen=True, tag="sync_execution_environment"):
-    """What changed, or the error."""
+    """The changed environment, or the error."""
 
     sync: Json = None
     error: str | None = None
@@ -274,13 +281,13 @@ class SyncOutcome(Value, frozen=True, tag="sync_execution_environment"):
 
 
 class SleepOutcome(Value, frozen=True, tag="sleep"):
-    """The moment has come."""
+    """The sleep is over."""
 
     kind: ClassVar[EffectKind] = EffectKind.SLEEP
 
 
 class AwaitEventOutcome(Value, frozen=True, tag="await_event"):
-    """How the promise ended."""
+    """The resolution of the promise."""
 
     resolution: Resolution
     kind: ClassVar[EffectKind] = EffectKind.AWAIT_EVENT
@@ -316,22 +323,22 @@ def _of_kind(outcome: Outcome, wanted: type[AnyOutcome]) -> AnyOutcome:
 
 
 def into_llm_call(outcome: Outcome) -> LlmCallOutcome:
-    """The outcome of an `llm_call`, or `runtime_effect_wrong_outcome`."""
+    """Return the outcome of an `llm_call`; raise `runtime_effect_wrong_outcome` for any other."""
     return _of_kind(outcome, LlmCallOutcome)
 
 
 def into_direct(outcome: Outcome) -> DirectOutcome:
-    """The outcome of a `direct`, or `runtime_effect_wrong_outcome`."""
+    """Return the outcome of a `direct`; raise `runtime_effect_wrong_outcome` for any other."""
     return _of_kind(outcome, DirectOutcome)
 
 
 def into_tool_call_effect(outcome: Outcome) -> ToolCallOutcome:
-    """The outcome of a `tool_call`, pending or done, or `runtime_effect_wrong_outcome`."""
+    """Return the outcome of a `tool_call`, pending or done; raise `runtime_effect_wrong_outcome` for any other."""
     return _of_kind(outcome, ToolCallOutcome)
 
 
 def into_tool_call(outcome: Outcome) -> CompletedToolCall:
-    """The completed call; `runtime_effect_tool_call_pending` while somebody outside still owes its end."""
+    """Return the completed call; raise `runtime_effect_tool_call_pending` while its external completion is open."""
     match into_tool_call_effect(outcome).launch:
         case Done(result=result):
             return result
@@ -340,40 +347,40 @@ def into_tool_call(outcome: Outcome) -> CompletedToolCall:
 
 
 def into_tool_batch(outcome: Outcome) -> ToolBatchOutcome:
-    """The outcome of a `tool_batch`, or `runtime_effect_wrong_outcome`."""
+    """Return the outcome of a `tool_batch`; raise `runtime_effect_wrong_outcome` for any other."""
     return _of_kind(outcome, ToolBatchOutcome)
 
 
 def into_durable_step(outcome: Outcome) -> DurableStepOutcome:
-    """The outcome of a `durable_step`, or `runtime_effect_wrong_outcome`."""
+    """Return the outcome of a `durable_step`; raise `runtime_effect_wrong_outcome` for any other."""
     return _of_kind(outcome, DurableStepOutcome)
 
 
 def into_process(outcome: Outcome) -> ProcessOutcome:
-    """What the process table answered, or `runtime_effect_wrong_outcome`."""
+    """Return the result of a process command; raise `runtime_effect_wrong_outcome` for any other outcome."""
     return _of_kind(outcome, ProcessEffectOutcome).result
 
 
 def into_exec_code(outcome: Outcome) -> ExecCodeOutcome:
-    """The outcome of an `exec_code`, or `runtime_effect_wrong_outcome`."""
+    """Return the outcome of an `exec_code`; raise `runtime_effect_wrong_outcome` for any other."""
     return _of_kind(outcome, ExecCodeOutcome)
 
 
 def into_checkpoint(outcome: Outcome) -> CheckpointOutcome:
-    """The outcome of a `checkpoint`, or `runtime_effect_wrong_outcome`."""
+    """Return the outcome of a `checkpoint`; raise `runtime_effect_wrong_outcome` for any other."""
     return _of_kind(outcome, CheckpointOutcome)
 
 
 def into_sync_execution_environment(outcome: Outcome) -> SyncOutcome:
-    """The outcome of a `sync_execution_environment`, or `runtime_effect_wrong_outcome`."""
+    """Return the outcome of a `sync_execution_environment`; raise `runtime_effect_wrong_outcome` for any other."""
     return _of_kind(outcome, SyncOutcome)
 
 
 def into_sleep(outcome: Outcome) -> SleepOutcome:
-    """The outcome of a `sleep`, or `runtime_effect_wrong_outcome`."""
+    """Return the outcome of a `sleep`; raise `runtime_effect_wrong_outcome` for any other."""
     return _of_kind(outcome, SleepOutcome)
 
 
 def into_await_event(outcome: Outcome) -> Resolution:
-    """How the promise ended, or `runtime_effect_wrong_outcome`."""
+    """Return the resolution of an `await_event`; raise `runtime_effect_wrong_outcome` for any other outcome."""
     return _of_kind(outcome, AwaitEventOutcome).resolution

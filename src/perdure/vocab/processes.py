@@ -1,6 +1,6 @@
 """Commands to the process table and their outcomes, as effects carry them.
 
-Law: two commands share an effect id only if they name the same things; every name in an id is escaped.
+Law: two commands share an effect id only if they name the same processes and scopes; every name in an id is escaped.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ ProcessListMode = Literal["live", "all"]
 
 
 class SessionScope(Value, frozen=True):
-    """Whose processes: a session, or one frame of it."""
+    """A session, or one frame of it, as the owner or observer of processes."""
 
     session_id: str
     frame_id: str = ""
 
     @property
     def id(self) -> str:
-        """The scope as effect ids spell it."""
+        """The scope as spelled in effect ids."""
         session = f"session:{join(self.session_id)}"
         return f"{session}/frame:{join(self.frame_id)}" if self.frame_id else session
 
@@ -42,7 +42,7 @@ class StartProcess(Value, frozen=True, tag="start", tag_field="op"):
 
 
 class ListProcesses(Value, frozen=True, tag="list", tag_field="op"):
-    """The processes visible from a scope."""
+    """List the processes visible from a scope."""
 
     session_scope: SessionScope
     mode: ProcessListMode = "live"
@@ -67,7 +67,7 @@ class TransferProcesses(Value, frozen=True, tag="transfer", tag_field="op"):
 
 
 class DeleteSessionEdges(Value, frozen=True, tag="delete_session", tag_field="op"):
-    """Remove a session's edges to processes. Never cancels one."""
+    """Remove a session's visibility entries. Cancels no process."""
 
     session_id: str
 
@@ -89,7 +89,7 @@ class AwaitProcess(Value, frozen=True, tag="await", tag_field="op"):
 
 
 class CancelProcess(Value, frozen=True, tag="cancel", tag_field="op"):
-    """Ask a process to end."""
+    """Request the end of a process."""
 
     process_id: str
     reason: str | None = None
@@ -126,35 +126,35 @@ class ProcessStarted(Value, frozen=True, tag="start", tag_field="op"):
 
 
 class ProcessesListed(Value, frozen=True, tag="list", tag_field="op"):
-    """What was visible."""
+    """The visible processes."""
 
     entries: tuple[Json, ...] = ()
 
 
 class ProcessesTransferred(Value, frozen=True, tag="transfer", tag_field="op"):
-    """Done; there is nothing to say."""
+    """The transfer is done. Carries no data."""
 
 
 class SessionEdgesDeleted(Value, frozen=True, tag="delete_session", tag_field="op"):
-    """What was removed."""
+    """A report of the removed visibility entries."""
 
     report: Json = None
 
 
 class ProcessAwaited(Value, frozen=True, tag="await", tag_field="op"):
-    """How it ended."""
+    """The output of the ended process."""
 
     output: Json
 
 
 class ProcessCancelled(Value, frozen=True, tag="cancel", tag_field="op"):
-    """The record after the request."""
+    """The record after the cancel request."""
 
     record: Json
 
 
 class ProcessSignalled(Value, frozen=True, tag="signal", tag_field="op"):
-    """The event that was appended."""
+    """The appended event."""
 
     event: Json
 

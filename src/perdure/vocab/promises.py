@@ -1,4 +1,4 @@
-"""One-shot answers from outside: what is waited for, and how it can end."""
+"""Promises: one-shot external resolutions, their identities, keys and states."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from perdure.vocab.wire import Value
 
 
 class ToolCompletion(Value, frozen=True, tag="tool_completion"):
-    """A tool call that somebody outside will finish. Belongs to one attempt."""
+    """The external completion of one attempt of a tool call."""
 
     call_id: str
     attempt: int = 1
@@ -38,7 +38,7 @@ class ProcessSignal(Value, frozen=True, tag="process_signal"):
 
 
 class Custom(Value, frozen=True, tag="custom"):
-    """Anything an application names itself."""
+    """A wait that an application names itself."""
 
     key: str
 
@@ -47,7 +47,7 @@ class Custom(Value, frozen=True, tag="custom"):
 
 
 class ToolApproval(Value, frozen=True, tag="tool_approval"):
-    """A person's consent to one call of a tool with exactly these arguments, which `arguments` is the digest of."""
+    """A person's approval of one call with exactly the arguments whose digest is `arguments`."""
 
     call_id: str
     tool: str
@@ -59,7 +59,7 @@ class ToolApproval(Value, frozen=True, tag="tool_approval"):
 
 
 class DoubtVerdict(Value, frozen=True, tag="doubt_verdict"):
-    """A person's word on what became of one attempt of a call whose outcome is unknown."""
+    """A person's verdict on one attempt of a call whose outcome is unknown."""
 
     call_id: str
     attempt: int = 1
@@ -88,7 +88,7 @@ class UserAnswer(Value, frozen=True, tag="user_answer"):
 
 
 class TurnCancelGate(Value, frozen=True, tag="turn_cancel_gate"):
-    """What the completion and the cancellation of a turn race for. Whoever answers it asks for the turn to end."""
+    """The gate for which completion and cancellation of a turn race. Resolving it requests the turn's end."""
 
     turn_id: str
 
@@ -97,7 +97,7 @@ class TurnCancelGate(Value, frozen=True, tag="turn_cancel_gate"):
 
 
 class TurnTerminal(Value, frozen=True, tag="turn_terminal"):
-    """The end of a turn. The turn alone answers it."""
+    """The end of a turn. Only the turn resolves it."""
 
     turn_id: str
 
@@ -106,7 +106,7 @@ class TurnTerminal(Value, frozen=True, tag="turn_terminal"):
 
 
 class ProcessTerminal(Value, frozen=True, tag="process_terminal"):
-    """The end of a process. The process alone answers it."""
+    """The end of a process. Only the process resolves it."""
 
     process_id: str
 
@@ -126,7 +126,7 @@ WaitIdentity: TypeAlias = (
     | TurnTerminal
     | ProcessTerminal
 )
-"""What can be waited for. The last three are control: whoever gives up waiting for them changes nothing."""
+"""All kinds of wait. Abandoning a wait for one of the last three changes nothing for the turn or process."""
 
 
 def _named(value: str) -> None:
@@ -142,10 +142,10 @@ def _counted(value: int) -> None:
 MAX_KEY_CHARS = 4096
 
 
-class AwaitEventKey(Value, frozen=True):
-    """Names one promise. The signature makes it a bearer capability: whoever has the key may answer.
+class EventKey(Value, frozen=True):
+    """The name of one promise. The signature makes it a bearer capability: the bearer may resolve the promise.
 
-    Printed, it is its id: what is shown or logged by mistake is worth nothing.
+    Its repr is only the key id, so an accidental log entry reveals no signature.
     """
 
     scope: str
@@ -154,25 +154,25 @@ class AwaitEventKey(Value, frozen=True):
     signature: str = ""
 
     def __repr__(self) -> str:
-        return f"AwaitEventKey({self.key_id!r})"
+        return f"EventKey({self.key_id!r})"
 
     @property
     def text(self) -> str:
-        """The key as one word, safe in a URL or a mail."""
+        """The key as one word, safe in URLs and mails."""
         return urlsafe_b64encode(encode(self)).decode().rstrip("=")
 
     @staticmethod
-    def parse(text: str) -> AwaitEventKey:
-        """The inverse of `text`. There is one spelling of a key: decoders would let others pass.
+    def parse(text: str) -> EventKey:
+        """Parse the text of a key. Only the exact spelling of `text` is accepted, since decoders tolerate others.
 
         Raises:
-            Error: `await_event_unknown_or_revoked` for anything else.
+            Error: `event_key_invalid` for anything else.
         """
         if len(text) > MAX_KEY_CHARS:
             raise unknown_key()
         try:
             data = urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4))
-            key = msgspec.json.decode(data, type=AwaitEventKey)
+            key = msgspec.json.decode(data, type=EventKey)
         except (ValueError, RecursionError, msgspec.MsgspecError, Error):
             raise unknown_key() from None
         if key.text != text:
@@ -181,23 +181,23 @@ class AwaitEventKey(Value, frozen=True):
 
 
 def unknown_key() -> Error:
-    """Unknown, revoked and forged keys get one answer."""
+    """Return the one error for unknown, revoked and forged keys."""
     return Error(
-        Code.AWAIT_EVENT_UNKNOWN_OR_REVOKED,
+        Code.EVENT_KEY_INVALID,
         "nothing waits under this key",
-        because="it is unknown, revoked, or not one of this store's",
+        because="the key is unknown, revoked, or of another store",
         hint="use the key exactly as it was handed out, on the store that made it",
     )
 
 
 class Ok(Value, frozen=True, tag="ok", tag_field="status"):
-    """Answered."""
+    """Resolved with a value."""
 
     value: Json = None
 
 
-class Err(Value, frozen=True, tag="err", tag_field="status"):
-    """Answered with a failure; the code is the answerer's own."""
+class Failure(Value, frozen=True, tag="err", tag_field="status"):
+    """Resolved with a failure; its code is chosen by the resolver."""
 
     code: str
     message: str
@@ -205,27 +205,27 @@ class Err(Value, frozen=True, tag="err", tag_field="status"):
 
 
 class TimedOut(Value, frozen=True, tag="timeout", tag_field="status"):
-    """Nobody answered in time."""
+    """The deadline passed without a resolution."""
 
 
 class Cancelled(Value, frozen=True, tag="cancelled", tag_field="status"):
-    """The wait was given up."""
+    """The wait was cancelled."""
 
 
-Resolution: TypeAlias = Ok | Err | TimedOut | Cancelled
+Resolution: TypeAlias = Ok | Failure | TimedOut | Cancelled
 
 
 class PromiseState(Value, frozen=True):
     """A promise as the store holds it.
 
-    `asks` says what people are asked for (such as `approval`), since `asked_at`; blank if it is not for people. An
-    answer that allows something is used up when it has done so, at `consumed_at`.
+    `asks` is the kind of decision requested from people (such as `approval`) since `asked_at`; blank for other
+    promises. `consumed_at` is the time at which an approval was used up by the call it allowed.
     """
 
     id: PromiseId
     stream: StreamId
     resolution: Resolution | None = None
     deadline_at: int | None = None
-    asks: str = ""
-    asked_at: int | None = None
+    request_kind: str = ""
+    requested_at: int | None = None
     consumed_at: int | None = None

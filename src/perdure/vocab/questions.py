@@ -1,4 +1,4 @@
-"""Questions to a person, as a model asks them, and the check that answers must pass. Defaults answer only silence."""
+"""Questions of a model to a person, and the validation of answers. Defaults apply only on a timeout."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ MAX_ANSWER_CHARS = 16_000
 QuestionKind = Literal["choice", "text", "secret"]
 
 Answer: TypeAlias = str | list[str]
-"""The text, the option that was chosen, or the options if several may be."""
+"""The text, the chosen option, or the list of chosen options."""
 
 
 class Question(Value, frozen=True):
-    """One question. `default` is what silence means, and only a choice has one."""
+    """One question. `default` is the answer on a timeout; only a choice has one."""
 
     id: str
     question: str
@@ -54,7 +54,7 @@ QUESTIONS_SCHEMA: Json = {
                     },
                     "multiple": {"type": "boolean", "description": "Whether several may be chosen."},
                     "default": {
-                        "description": "The option, or the list of them, that counts if nobody answers in time.",
+                        "description": "The option, or the list of options, that counts if no answer comes in time.",
                         "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
                     },
                 },
@@ -69,12 +69,12 @@ QUESTIONS_SCHEMA: Json = {
 
 
 def questions_of(args: Json) -> tuple[Question, ...]:
-    """The questions in the arguments of a call that were checked before."""
+    """Return the questions in the validated arguments of a call."""
     return msgspec.convert(cast("dict[str, Json]", args)["questions"], tuple[Question, ...])
 
 
 def problem_of(questions: tuple[Question, ...]) -> str:
-    """Why these questions cannot be asked; blank if they can."""
+    """Return why these questions are invalid, or an empty string."""
     ids = [question.id for question in questions]
     twice = sorted({id for id in ids if ids.count(id) > 1})
     if twice:
@@ -102,7 +102,7 @@ def _unfit_default(question: Question) -> bool:
 
 
 def mismatch(question: Question, answer: object) -> str:
-    """What is wrong with an answer; blank if it fits."""
+    """Return what is wrong with an answer, or an empty string."""
     if question.kind == "choice" and question.multiple:
         chosen = cast("list[object]", answer) if isinstance(answer, list) else None
         if chosen is None or any(one not in question.options for one in chosen) or len(set(chosen)) != len(chosen):
@@ -122,16 +122,16 @@ def _shown(question: Question) -> str:
 
 
 def mismatches(questions: tuple[Question, ...], answers: Mapping[str, object]) -> tuple[str, ...]:
-    """What is wrong with the answers to all questions: each must be answered, and nothing else."""
+    """Return what is wrong with the answers. Each question needs one, and unknown ids are refused."""
     known = {question.id for question in questions}
-    missing = [f"{question.id}: it is not answered" for question in questions if question.id not in answers]
-    strange = [f"{id}: there is no such question" for id in answers if id not in known]
+    missing = [f"{question.id}: not answered" for question in questions if question.id not in answers]
+    strange = [f"{id}: unknown question" for id in answers if id not in known]
     wrong = [mismatch(one, answers[one.id]) for one in questions if one.id in answers]
     return tuple(filter(None, (*missing, *strange, *wrong)))
 
 
 def answered(answers: Mapping[str, Answer], *, by: str, at: int, via: str) -> Json:
-    """The result of the call: each answer, with who gave it, when and from where."""
+    """Return the result of the call: each answer with its author, time and channel."""
     told: dict[str, Json] = {
         id: {"value": cast("Json", value), "answered_by": "person", "by": by, "at": at, "via": via}
         for id, value in answers.items()
@@ -140,7 +140,7 @@ def answered(answers: Mapping[str, Answer], *, by: str, at: int, via: str) -> Js
 
 
 def values_of(resolution: Resolution) -> dict[str, Json] | None:
-    """What was answered, whoever said it and when; None if nobody answered."""
+    """Return the answers without author and time, or None if there are none."""
     try:
         told = msgspec.convert(resolution.value, _Told) if isinstance(resolution, Ok) else None
     except msgspec.ValidationError:
@@ -153,7 +153,7 @@ class _Told(Value, frozen=True):
 
 
 def silence(questions: tuple[Question, ...]) -> Json:
-    """The result of the call if nobody answers in time; None if no question says what silence means."""
+    """Return the result of the call on a timeout, or None if no question has a default."""
     if all(question.default is None for question in questions):
         return None
     return {"answers": {question.id: _unanswered(question) for question in questions}}

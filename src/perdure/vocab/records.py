@@ -1,12 +1,12 @@
-"""Log records: what a stream remembers. Journal and history at once; every other view is a fold of them.
+"""Log records: the journal and history of a stream. Every other view is a fold of them.
 
-Laws: a record says what happened, in the past tense, and is never changed. Owned records are written by the lease
-holder and move the machine; admitted records are written by anyone and only add something to look at, so that
-their order among owned records cannot matter to a fold.
+Laws: a record states what happened, in the past tense, and never changes. The lease holder writes owned records, which
+move the machine. Any caller writes admitted records, which only add information, so a fold does not depend on their
+order among owned records.
 
-Effect ids are local to the open turn: `m2.1` is the first attempt of the second model call, `c2.0.1` the first
-attempt of the first call of that reply; `.approval` names what precedes an attempt, `.sleep`, `.probe`,
-`.completion` and `.doubt` what follows one, and `c2.0/step:render` is a part of that call's body.
+Effect ids are local to the open turn. `m2.1` is the first attempt of the second model call, `c2.0.1` the first attempt
+of the first call of that reply. `.approval` names what precedes an attempt; `.sleep`, `.probe`, `.completion` and
+`.doubt` name what follows one. `c2.0/step:render` is a part of that call's body.
 """
 
 from __future__ import annotations
@@ -45,17 +45,18 @@ from perdure.vocab.usage import Usage
 from perdure.vocab.wire import Value, read_stored, unknown_shape
 
 FORMAT = 1
-"""The highest record version this code writes and reads."""
+"""The highest record version that this code writes and reads."""
 
 LIVE = "live:"
-"""How the tags begin that a stream loses by its end."""
+"""Prefix of the tags that a stream loses when it ends."""
 
 
 class Limits(Value, frozen=True):
-    """How far a turn may go. `recovery_ms` is how long it may wait, all in all, for one reply that failed to come, and
-    `stall_ms` how long a model may write nothing (None: for ever). Tokens and money (in billionths of a US dollar)
-    bound what is bought: by the turn, and by its session so far. `partial_replies` says what becomes of a reply that
-    breaks off: it is asked for again, or what there is of its text stands.
+    """Limits of a turn. Token and cost limits apply to the turn and to its session so far.
+
+    `recovery_ms` bounds the total wait for one reply that failed. `stall_ms` is how long a model may write nothing
+    (None: no limit). Costs are in billionths of a US dollar. `partial_replies`: request an interrupted reply again, or
+    keep the received text.
     """
 
     max_iterations: int = 50
@@ -73,28 +74,28 @@ class Limits(Value, frozen=True):
 
     @property
     def binds_session(self) -> bool:
-        """Whether it matters what the session has bought before."""
+        """True if the usage of the session so far counts."""
         return self.session_tokens is not None or self.session_cost_nano is not None
 
 
 class SessionOpened(Value, frozen=True, tag="session_opened"):
-    """The first record of a session; `parent` is who started it, if that was another agent."""
+    """The first record of a session. `parent` is set if another agent's call created it."""
 
     agent: str
     parent: Parent | None = None
 
 
 InputMode = Literal["queue", "steer", "interrupt"]
-"""Where an input wants to go: behind what waits, into the running turn, or in place of it."""
+"""Delivery mode of an input: after the queued inputs, into the running turn, or in place of the running turn."""
 
 
 class InputAdmitted(Value, frozen=True, tag="input_admitted"):
-    """An input entered the log and will be answered by this turn, on the model that was asked for with it.
+    """An input entered the log. This turn answers it, on the model requested with it.
 
-    One that `joins` did not open the turn: it was steered into it, or drained together with the one that did.
-    `source` says who sent it.
+    An input that `joins` did not open the turn: it was steered into it, or drained together with the one that did.
+    `source` is the sender.
 
-    `content` is set when what was said is gone: the digest by which the same key and content is still the same input.
+    `content` is set on redaction: the digest that still identifies a repeated send of the same key and content.
     """
 
     input: InputId
@@ -112,8 +113,9 @@ class InputAdmitted(Value, frozen=True, tag="input_admitted"):
 
 
 class InputCancelled(Value, frozen=True, tag="input_cancelled"):
-    """An input was taken back before any turn took it. Admitted. `replaced_by` is what was sent in its place, and
-    `answered_in` the turn that one asked for.
+    """An input was withdrawn before a turn took it. Admitted.
+
+    `replaced_by` is the input sent in its place, and `answered_in` the turn of that input.
     """
 
     input: InputId
@@ -129,8 +131,8 @@ class InputCancelled(Value, frozen=True, tag="input_cancelled"):
 class TurnOpened(Value, frozen=True, tag="turn_opened"):
     """A turn began, on a composition that no deploy can change.
 
-    Its model is shown the turns from `from_turn` on, whose records begin at `view_seq`. `spent` is what the session
-    had used before it, if that is limited.
+    The model view begins with turn `from_turn`, whose records begin at `view_seq`. `spent` is the earlier usage of the
+    session, if a limit counts it.
     """
 
     turn: TurnId
@@ -146,7 +148,7 @@ class TurnOpened(Value, frozen=True, tag="turn_opened"):
 class EffectStarted(Value, frozen=True, tag="effect_started"):
     """An effect is about to be dispatched. For a `once` effect this is the intent, durable before dispatch.
 
-    `asks`: it asks a model outside the conversation, and what it sends comes to that, by an estimate.
+    `estimated_usage`: for a model call outside the conversation, the estimated usage of its request.
     """
 
     id: EffectId
@@ -159,12 +161,14 @@ class EffectStarted(Value, frozen=True, tag="effect_started"):
     deadline_at: int | None = None
     due_at: int | None = None
     redacted: str = ""
-    asks: DirectUsage | None = None
+    estimated_usage: DirectUsage | None = msgspec.field(default=None, name="asks")
 
 
 class ModelJobBegun(Value, frozen=True, tag="model_job_begun"):
-    """The provider works by itself on the answer to a model call that is under way: whoever goes on with the turn waits
-    for that one. `job` is how the provider finds it."""
+    """The provider processes a model call as a background job. The next owner of the turn attaches to it.
+
+    `job` is the provider's reference to it.
+    """
 
     id: EffectId
     job: Json = None
@@ -172,7 +176,7 @@ class ModelJobBegun(Value, frozen=True, tag="model_job_begun"):
 
 
 class EffectSettled(Value, frozen=True, tag="effect_settled"):
-    """An effect has its outcome. It is never performed again."""
+    """The outcome of an effect. The effect is never performed again."""
 
     id: EffectId
     outcome: Outcome
@@ -181,7 +185,7 @@ class EffectSettled(Value, frozen=True, tag="effect_settled"):
 
 
 class OutcomeArrivedLate(Value, frozen=True, tag="outcome_arrived_late"):
-    """A worker that had lost its lease reports how its call really ended."""
+    """The real outcome of a call, reported by a worker that had lost its lease."""
 
     call: CallId
     id: EffectId
@@ -190,8 +194,8 @@ class OutcomeArrivedLate(Value, frozen=True, tag="outcome_arrived_late"):
     redacted: str = ""
 
 
-class AttachmentKept(Value, frozen=True, tag="attachment_kept"):
-    """A call keeps bytes in this session, under a reference that it may give to anybody."""
+class AttachmentStored(Value, frozen=True, tag="attachment_stored"):
+    """A call stored bytes in this session, under a reference that it may pass on."""
 
     call: CallId
     ref: AttachmentRef | None = None
@@ -199,7 +203,7 @@ class AttachmentKept(Value, frozen=True, tag="attachment_kept"):
 
 
 class ToolMembershipChanged(Value, frozen=True, tag="tool_membership_changed"):
-    """Tools were taken out of the session's catalog, or put back. Turns that begin after it see the change."""
+    """Tools were removed from the session's catalog, or put back. Later turns see the change."""
 
     names: tuple[str, ...]
     present: bool
@@ -207,7 +211,7 @@ class ToolMembershipChanged(Value, frozen=True, tag="tool_membership_changed"):
 
 
 class HandedOver(Value, frozen=True, tag="handed_over"):
-    """A call of this turn gave the conversation to another agent, who is asked next: in this turn, if it goes on."""
+    """A call of this turn handed the conversation to another agent. That agent gets the next model call."""
 
     turn: TurnId
     call: CallId
@@ -215,8 +219,8 @@ class HandedOver(Value, frozen=True, tag="handed_over"):
     reason: str = ""
 
 
-class TurnRecomposed(Value, frozen=True, tag="turn_recomposed"):
-    """From here on the turn is another agent's, the n-th after the one that began it, on a composition of its own."""
+class TurnAgentChanged(Value, frozen=True, tag="turn_agent_changed"):
+    """Another agent took over the turn, on its own composition. `n` counts the handoffs of the turn."""
 
     turn: TurnId
     n: int
@@ -225,8 +229,8 @@ class TurnRecomposed(Value, frozen=True, tag="turn_recomposed"):
     redacted: str = ""
 
 
-class GrantMade(Value, frozen=True, tag="grant_made"):
-    """Somebody approved a call and all later ones of its tool in this session. Named by the promise it answered."""
+class ApprovalGranted(Value, frozen=True, tag="approval_granted"):
+    """An approver allowed this call and later calls of the tool in this session. `grant` is the resolved promise."""
 
     grant: PromiseId
     tool: str
@@ -236,7 +240,7 @@ class GrantMade(Value, frozen=True, tag="grant_made"):
 
 
 class GrantRevoked(Value, frozen=True, tag="grant_revoked"):
-    """A grant holds no more. Admitted: written by anyone, once."""
+    """A session-wide approval was revoked. Admitted, once."""
 
     grant: PromiseId
     by: str
@@ -244,7 +248,7 @@ class GrantRevoked(Value, frozen=True, tag="grant_revoked"):
 
 
 class CancelRequested(Value, frozen=True, tag="cancel_requested"):
-    """Somebody asked for a turn to end. Admitted: written by anyone. `superseded_by` is the input that interrupts."""
+    """A request to end a turn. Admitted. `superseded_by` is the interrupting input."""
 
     turn: TurnId
     request: str
@@ -255,7 +259,7 @@ class CancelRequested(Value, frozen=True, tag="cancel_requested"):
 
 
 class SessionPaused(Value, frozen=True, tag="session_paused"):
-    """From here on nothing of the session is begun. Admitted: the last one of this and its counterpart counts."""
+    """The session was paused: nothing new begins. Admitted; the latest of pause and resume applies."""
 
     origin: str = ""
     reason: str = ""
@@ -263,33 +267,33 @@ class SessionPaused(Value, frozen=True, tag="session_paused"):
 
 
 class SessionResumed(Value, frozen=True, tag="session_resumed"):
-    """The session goes on. Admitted."""
+    """The session was resumed. Admitted."""
 
     origin: str = ""
 
 
 class TitleSet(Value, frozen=True, tag="title_set"):
-    """Somebody named the session. Admitted: the last one counts."""
+    """The session got a title. Admitted; the last one applies."""
 
     title: str
     redacted: str = ""
 
 
 class ModelSet(Value, frozen=True, tag="model_set"):
-    """Somebody chose the model that answers in the session; blank: its agent's again. Admitted: the last one counts."""
+    """The session got a model; blank restores the agent's. Admitted; the last one applies."""
 
     model: str
 
 
 class TagsSet(Value, frozen=True, tag="tags_set"):
-    """Somebody tagged the session. Admitted: the last one counts, as a whole."""
+    """The session got tags. Admitted; the last record replaces all earlier tags."""
 
     tags: tuple[str, ...]
     redacted: str = ""
 
 
 class RecordRedacted(Value, frozen=True, tag="record_redacted"):
-    """What the record at `seq` said was replaced by its sha256. Admitted: written by anyone."""
+    """The payload of the record at `seq` was replaced by its sha256. Admitted."""
 
     seq: Seq
     sha256: str
@@ -314,7 +318,7 @@ StopReason = Literal[
 
 
 class TurnEnded(Value, frozen=True, tag="turn_ended"):
-    """A turn is over: finished with its last reply, or stopped for a reason."""
+    """A turn ended: finished with its last reply, or stopped for a reason."""
 
     turn: TurnId
     status: Literal["finished", "stopped"]
@@ -325,7 +329,7 @@ class TurnEnded(Value, frozen=True, tag="turn_ended"):
 
 
 class ProcessRegistered(Value, frozen=True, tag="process_registered"):
-    """The first record of a process: what it is. `hash` is what makes the same registration again the same process."""
+    """The first record of a process. `hash` identifies a repeated registration."""
 
     registration: Registration
     hash: str
@@ -338,9 +342,10 @@ class ProcessFirstStarted(Value, frozen=True, tag="process_first_started"):
 
 
 class ProcessEvent(Value, frozen=True, tag="process_event"):
-    """Something happened to a process or in it. Owned or admitted; `replay` makes the same event again the same one.
+    """An event of a process. Owned or admitted; `replay` identifies a repeated event.
 
-    An event with an `output` is its end, and there is one. `authority` says who ended it, if it was not its owner.
+    An event with an `output` ends the process; there is only one. `authority` names the writer of the end if that is
+    not the owner.
     """
 
     event: str
@@ -351,7 +356,7 @@ class ProcessEvent(Value, frozen=True, tag="process_event"):
 
 
 class AbandonRequested(Value, frozen=True, tag="abandon_requested"):
-    """Somebody gave the process up. Admitted: the first one counts."""
+    """A request to abandon the process. Unfenced; the first one wins."""
 
     by: str
     reason: str = ""
@@ -365,10 +370,10 @@ Record: TypeAlias = (
     | ModelJobBegun
     | EffectSettled
     | OutcomeArrivedLate
-    | AttachmentKept
+    | AttachmentStored
     | ToolMembershipChanged
     | HandedOver
-    | TurnRecomposed
+    | TurnAgentChanged
     | CancelRequested
     | TurnEnded
     | TitleSet
@@ -378,7 +383,7 @@ Record: TypeAlias = (
     | InputCancelled
     | SessionPaused
     | SessionResumed
-    | GrantMade
+    | ApprovalGranted
     | GrantRevoked
     | ProcessRegistered
     | ProcessFirstStarted
@@ -405,7 +410,7 @@ _decoders = {kind: msgspec.json.Decoder(type) for type, kind in _kinds.items()}
 
 
 class Row(Value, frozen=True):
-    """A record where it stands in a stream."""
+    """A record with its position in a stream."""
 
     stream: StreamId
     seq: Seq
@@ -417,21 +422,21 @@ class Row(Value, frozen=True):
 
     @property
     def record(self) -> Record:
-        """The record itself."""
+        """The decoded record."""
         return read(self.kind, self.data)
 
 
 def write(record: Record) -> bytes:
-    """A record as it is stored: beside its kind, which is therefore not repeated in the bytes."""
+    """Encode a record for storage. The kind is stored in its own column, so the bytes omit it."""
     rest = encode(record)[_TAG_BYTES + len(_kinds[type(record)]) :]
     return b"{" + rest.removeprefix(b",")
 
 
 def write_readable(record: Record) -> tuple[str, bytes]:
-    """The kind of a record, and the record as it is stored, once it was read back.
+    """Return a record's kind and its stored bytes, after reading them back.
 
     Raises:
-        Error: as `read` does, for a record that could be written and never be read again.
+        Error: as `read` does, for a record that can be written but not read back.
     """
     kind, data = _kinds[type(record)], write(record)
     read_stored(_decoders[kind], data, what="record")
@@ -442,10 +447,10 @@ _TAG_BYTES = len('{"type":""')
 
 
 def read(kind: str, data: bytes) -> Record:
-    """A stored record.
+    """Decode a stored record.
 
     Raises:
-        Error: `format_newer` for a record this version does not know, `store_corrupt` for one that is damaged.
+        Error: `format_newer` for a record unknown to this version, `store_corrupt` for a damaged one.
     """
     if (decoder := _decoders.get(kind)) is None:
         raise unknown_shape("record", f"its kind is {kind!r}")
@@ -453,5 +458,5 @@ def read(kind: str, data: bytes) -> Record:
 
 
 def kind_of(record: Record) -> str:
-    """The tag under which a record is stored."""
+    """Return the tag under which a record is stored."""
     return _kinds[type(record)]

@@ -1,4 +1,4 @@
-"""Names inside one turn: the ids of its effects and of its tool calls."""
+"""Ids inside one turn: of effects, of body parts and of tool calls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TAILS: dict[str, Tail] = {
 
 
 class EffectRef(msgspec.Struct, frozen=True, gc=False):
-    """What an effect id refers to: a model call (`index` is None) or a tool call, one attempt of it, and its tail."""
+    """A parsed effect id: a model call (`index` is None) or a tool call, one attempt of it, and its tail."""
 
     iteration: int
     index: int | None
@@ -37,9 +37,9 @@ class EffectRef(msgspec.Struct, frozen=True, gc=False):
         return EffectId(f"{base}.{self.attempt}{tail}")
 
     @staticmethod
-    @lru_cache(maxsize=1024)  # the effects of most turns have the same few ids
+    @lru_cache(maxsize=1024)  # most turns use the same few effect ids
     def parse(effect: EffectId) -> EffectRef:
-        """The inverse of `id`."""
+        """Parse an effect id."""
         parts = effect[1:].split(".")
         tail: Tail = _TAILS.get(parts[-1], "")
         try:
@@ -83,10 +83,9 @@ _PARTS: dict[str, PartKind] = {kind: kind for kind in get_args(PartKind)}
 
 
 class PartRef(msgspec.Struct, frozen=True, gc=False):
-    """A named part of a call's body. It belongs to the call, whichever attempt came to it first.
+    """A named part of a call's body. It belongs to the call, not to an attempt.
 
-    Of a process's body, if the iteration is -1: no call has that. If it is `inside` something, it is a part of the body
-    that the step of that name runs.
+    Iteration -1 marks a part of a process's body. `inside` names the step whose own body contains the part.
     """
 
     iteration: int
@@ -97,19 +96,21 @@ class PartRef(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def of_process(self) -> bool:
-        """Whether it is a part of a process, and of no call."""
+        """True for a part of a process, not of a call."""
         return self.iteration < 0
 
     @property
     def id(self) -> EffectId:
-        """`c{iteration}.{index}/{kind}:{name}`, and `c{iteration}.{index}~{step}/{kind}:{name}` inside a step; the name
-        comes last, so that it may hold anything."""
+        """`c{iteration}.{index}/{kind}:{name}`, and `c{iteration}.{index}~{step}/{kind}:{name}` inside a step.
+
+        The name comes last, so that it may contain any character.
+        """
         body = PROCESS_BODY if self.of_process else call_body(self.iteration, self.index)
         return part_id(inner_body(body, self.inside) if self.inside else body, self.kind, self.name)
 
     @staticmethod
     def parse(effect: EffectId) -> PartRef:
-        """The inverse of `id`."""
+        """Parse the id of a body part."""
         body, _, part = effect.partition("/")
         call, _, step = body.partition("~")
         kind, _, name = part.partition(":")
@@ -124,64 +125,64 @@ class PartRef(msgspec.Struct, frozen=True, gc=False):
 _AGAIN = re.compile(r":again:\d+\Z")
 
 PROCESS_BODY = "p"
-"""What the ids of the parts of a process begin with: `p/step:fetch`."""
+"""Prefix of the ids of a process's parts: `p/step:fetch`."""
 
 
 def call_body(iteration: int, index: int) -> str:
-    """What the ids of the parts of a call begin with."""
+    """Return the prefix of the ids of a call's parts."""
     return f"c{iteration}.{index}"
 
 
 def inner_body(body: str, step: str) -> str:
-    """What the ids of the parts of a body begin with that a step of another body runs."""
+    """Return the prefix of the part ids of a body that a step of another body runs."""
     return f"{body}~{step.replace('%', '%25').replace('/', '%2F').replace('~', '%7E')}"
 
 
 def outer_body(effect: EffectId) -> str:
-    """The body of the call that a part belongs to, whether it is a part of that or of one inside it."""
+    """Return the body of the call that contains a part, directly or in an inner body."""
     return effect.partition("/")[0].partition("~")[0]
 
 
 def is_within(effect: EffectId, body: str) -> bool:
-    """Whether it is a part of this body, or of one inside it. The body without a name is everybody's."""
+    """Return True if the effect is a part of this body or of one inside it. An empty name matches every effect."""
     return not body or effect.startswith((f"{body}/", f"{body}~"))
 
 
 def again(step: str, time: int) -> str:
-    """The name of the step that runs a call for the n-th time, from 0."""
+    """Return the name of the step that runs a call for the n-th time, from 0."""
     return step if not time else f"{step}:again:{time}"
 
 
 def first_time(step: str) -> str:
-    """The name of the step that ran the same call for the first time: whatever it runs belongs to that."""
+    """Return the name of the step that first ran the same call. The parts of later runs belong to it."""
     return _AGAIN.sub("", step)
 
 
 def part_id(body: str, kind: PartKind, name: str) -> EffectId:
-    """The id of a named part of a body."""
+    """Return the id of a named part of a body."""
     return EffectId(f"{body}/{kind}:{name}")
 
 
 def part_beside(effect: EffectId, kind: PartKind) -> EffectId:
-    """The part of the same body and name that is of another kind."""
+    """Return the id of the part of another kind with the same body and name."""
     body, _, part = effect.partition("/")
     return EffectId(f"{body}/{kind}:{part.partition(':')[2]}")
 
 
 PART = "/"
-"""What is in the id of every part of a body, and in no other: for whoever asks of very many."""
+"""The separator in the id of every body part, and in no other id: a cheap test for hot loops."""
 
 
 def is_part(effect: EffectId, kind: PartKind | None = None) -> bool:
-    """Whether an effect id names a part (of this kind) of a call's body, rather than something the turn itself owes."""
+    """Return True if an effect id names a part (of this kind) of a body, not an effect that the turn owes."""
     return PART in effect and (kind is None or effect.partition("/")[2].startswith(f"{kind}:"))
 
 
 def parse_ref(effect: EffectId) -> EffectRef | PartRef:
-    """What an effect id refers to."""
+    """Parse any effect id."""
     return PartRef.parse(effect) if is_part(effect) else EffectRef.parse(effect)
 
 
 def call_id(turn: TurnId, iteration: int, index: int) -> CallId:
-    """Our id of a tool call: `{turn}.{iteration}.{index}`."""
+    """Return Perdure's id of a tool call: `{turn}.{iteration}.{index}`."""
     return CallId(f"{turn}.{iteration}.{index}")

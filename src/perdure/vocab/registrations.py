@@ -1,4 +1,4 @@
-"""What a process is before it runs: its input, who recovers it, where it came from, and which events it may have."""
+"""Process registrations: input, recovery, provenance, event types and outputs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from perdure.vocab.processes import SessionScope
 from perdure.vocab.wire import Value
 
 Recovery = Literal["rerunnable", "owner_bound", "externally_owned"]
-"""Who may go on with a process whose worker is gone: any other one, nobody (it is abandoned on request), or it is never
-executed here at all."""
+"""Recovery of a process whose worker is gone.
+
+`rerunnable`: any worker continues it. `owner_bound`: no other worker does; it can only be abandoned.
+`externally_owned`: Perdure never executes it.
+"""
 
 Ending = Literal["completed", "failed", "cancelled", "abandoned"]
 
@@ -26,14 +29,14 @@ class ToolCallInput(Value, frozen=True, tag="tool_call"):
 
 
 class EngineInput(Value, frozen=True, tag="engine"):
-    """Something that an engine of this kind runs; what, is the engine's business."""
+    """Input of an engine of this kind. The engine defines the payload."""
 
     kind: str
     payload: Json = None
 
 
 class SessionTurnInput(Value, frozen=True, tag="session_turn"):
-    """A turn of a session that is made for it."""
+    """A turn of a session created for the process."""
 
     create_request: Json
     turn_input: Json
@@ -41,7 +44,7 @@ class SessionTurnInput(Value, frozen=True, tag="session_turn"):
 
 
 class ExternalInput(Value, frozen=True, tag="external"):
-    """Work that is done outside; only its events are kept here."""
+    """External work; only its events are stored here."""
 
     metadata: Json = None
 
@@ -53,30 +56,30 @@ ProcessInput: TypeAlias = ToolCallInput | EngineInput | SessionTurnInput | Exter
 
 
 class WholePayload(Value, frozen=True, tag="payload"):
-    """The payload itself."""
+    """Selects the whole payload."""
 
 
 class Pointer(Value, frozen=True, tag="pointer"):
-    """The part of the payload that a JSON pointer names; null if there is none."""
+    """Selects the part of the payload at a JSON pointer; null if there is none."""
 
     path: str
 
 
 class Constant(Value, frozen=True, tag="const"):
-    """Always the same."""
+    """Selects a constant."""
 
     value: Json = None
 
 
 class Template(Value, frozen=True, tag="template"):
-    """A text with `{name}` in it, each filled in by the selector of that name."""
+    """A text with `{name}` placeholders, each filled by the selector of that name."""
 
     text: str
     fields: dict[str, Selector] = msgspec.field(default_factory=dict[str, "Selector"])
 
 
 class Present(Value, frozen=True, tag="present"):
-    """Whether the payload has something at a JSON pointer."""
+    """True if the payload has a value at a JSON pointer."""
 
     path: str
 
@@ -85,15 +88,14 @@ Selector: TypeAlias = WholePayload | Pointer | Constant | Template | Present
 
 
 class WakeSpec(Value, frozen=True):
-    """An event that wakes the target session: what it is told, if `when` is not false, empty or null."""
+    """An event that wakes the target session with `input`, unless `when` selects false, empty or null."""
 
     input: Selector = WholePayload()
     when: Selector | None = None
 
 
 class Semantics(Value, frozen=True):
-    """What an event means: that the process has ended (`terminal`, with an `output` for whoever awaits it), or that its
-    target session is woken."""
+    """The meaning of an event: the end of the process (`terminal` with `output`), or a wake of the target session."""
 
     terminal: Ending | None = None
     output: Selector | None = None
@@ -101,7 +103,7 @@ class Semantics(Value, frozen=True):
 
 
 class EventType(Value, frozen=True):
-    """An event that a process may have. Without a schema, any payload will do."""
+    """A declared event of a process. Without a schema, any payload is valid."""
 
     name: str
     payload_schema: Json = None
@@ -112,8 +114,7 @@ class EventType(Value, frozen=True):
 
 
 class Provenance(Value, frozen=True):
-    """Where a process came from: the session that it belongs to (None: the application itself), the process that
-    started it, and what caused it."""
+    """Origin of a process: owning session (None: the application), parent process, and cause."""
 
     originator: SessionScope | None = None
     parent: str = ""
@@ -121,10 +122,10 @@ class Provenance(Value, frozen=True):
 
 
 class Registration(Value, frozen=True):
-    """A process as it was asked for. What makes two of them the same is all of this.
+    """A process as requested. Two registrations are the same if all fields are equal.
 
-    `definition` names the code that runs it, as workers say which they know. `env` refers to the captured execution
-    environment. Events with wake semantics go to `wake_target`, and with `wake_on_end` its end does too.
+    `definition` names the code that runs it; workers announce the definitions they know. `env` refers to the captured
+    execution environment. Events with wake semantics go to `wake_target`; with `wake_on_end` the end does too.
     """
 
     process_id: str
@@ -143,14 +144,14 @@ class Registration(Value, frozen=True):
 # --- how a process ends -----------------------------------------------------------------------------------------
 
 
-class Succeeded(Value, frozen=True, tag="success", tag_field="status"):
-    """It returned."""
+class ProcessSucceeded(Value, frozen=True, tag="success", tag_field="status"):
+    """The process returned a value."""
 
     value: Json = None
 
 
 class ProcessFailure(Value, frozen=True, tag="failure", tag_field="status"):
-    """It failed, and says how."""
+    """The process failed, with a code and a message."""
 
     code: str
     message: str
@@ -159,16 +160,16 @@ class ProcessFailure(Value, frozen=True, tag="failure", tag_field="status"):
 
 
 class ProcessWasCancelled(Value, frozen=True, tag="cancelled", tag_field="status"):
-    """It was asked to end, and did."""
+    """The process ended after a cancel request."""
 
     reason: str = ""
 
 
 class ProcessWasAbandoned(Value, frozen=True, tag="abandoned", tag_field="status"):
-    """Nobody will go on with it, and nobody knows how far it came."""
+    """The process was abandoned: its worker is gone and its progress is unknown."""
 
     reason: str = ""
     by: str = ""
 
 
-ProcessOutput: TypeAlias = Succeeded | ProcessFailure | ProcessWasCancelled | ProcessWasAbandoned
+ProcessOutput: TypeAlias = ProcessSucceeded | ProcessFailure | ProcessWasCancelled | ProcessWasAbandoned

@@ -1,4 +1,4 @@
-"""Schedules as values: when, what, and what is recorded of it."""
+"""Schedules as values, and their records."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from perdure.vocab.registrations import EventType
 from perdure.vocab.wire import Value
 
 Overlap = Literal["skip", "queue", "allow"]
-"""What to do when it is due and its last run is not over."""
+"""Policy for a due run while the last one has not ended."""
 CatchUp = Literal["none", "one", "all"]
-"""What to do about runs that were due while nobody could look."""
+"""Policy for runs that were due while no worker was active."""
 ScheduleChange = Literal["paused", "resumed", "run", "ended"]
 
 
-class SayToSession(Value, frozen=True, tag="say_to_session"):
-    """Each run says this to a session; with `agent`, it opens the session if there is none."""
+class SendInput(Value, frozen=True, tag="send_input"):
+    """Each run sends this text to a session. With `agent`, it creates a missing session."""
 
     session: str
     text: str
@@ -33,21 +33,22 @@ class StartsProcess(Value, frozen=True, tag="start_process"):
 
 
 class EmitsOccurrence(Value, frozen=True, tag="emit_occurrence"):
-    """Each run says that something happened at a trigger source."""
+    """Each run emits an occurrence at a trigger source."""
 
     source_type: str
     payload: Json = None
     source: str = ""
 
 
-Target: TypeAlias = SayToSession | StartsProcess | EmitsOccurrence
-"""What a run does."""
+Target: TypeAlias = SendInput | StartsProcess | EmitsOccurrence
+"""The action of a run."""
 
 
 class Schedule(Value, frozen=True):
-    """What somebody wants done, and when: by `cron` in a time zone, or once `at` a moment (ms since 1970).
+    """A target and its times: `cron` in a time zone, or once `at` a time (ms since 1970).
 
-    `owner` is the session it belongs to: it counts there, and ends with it. `max_runs` 0 is without end.
+    `owner` is the session the schedule belongs to: it counts against that session's limit and ends with it. `max_runs`
+    0 means no limit.
     """
 
     target: Target
@@ -70,9 +71,9 @@ class ScheduleCreated(Value, frozen=True, tag="schedule_created"):
 
 
 class ScheduleFired(Value, frozen=True, tag="schedule_fired"):
-    """A run: what was due at `due_at`, or what somebody asked for (`request`). What it says or starts is sent with it.
+    """A run: due at `due_at`, or requested (`request`). Its input, process or occurrence is sent in the same append.
 
-    `missed` are moments before it that nobody could look at and that are not made up for.
+    `missed` counts earlier due times that no worker handled and that are not made up for.
     """
 
     due_at: int
@@ -85,7 +86,7 @@ class ScheduleFired(Value, frozen=True, tag="schedule_fired"):
 
 
 class ScheduleSkipped(Value, frozen=True, tag="schedule_skipped"):
-    """A run that was due and is left out: the one before is not over, or it came too late."""
+    """A due run was skipped: the previous run has not ended, or it was too late."""
 
     due_at: int
     reason: Literal["overlap", "late"]
@@ -94,7 +95,7 @@ class ScheduleSkipped(Value, frozen=True, tag="schedule_skipped"):
 
 
 class ScheduleChanged(Value, frozen=True, tag="schedule_changed"):
-    """Somebody paused or resumed it, asked for a run now, or it ended. Admitted."""
+    """The schedule was paused, resumed, run on request, or ended. Admitted."""
 
     change: ScheduleChange
     by: str = ""
@@ -103,7 +104,7 @@ class ScheduleChanged(Value, frozen=True, tag="schedule_changed"):
 
 
 class SchedulePruned(Value, frozen=True, tag="schedule_pruned"):
-    """What the records said that are gone, all in all: those up to `until`, but for the first. The newest counts."""
+    """Totals of the pruned records: all up to `until` except the first. The newest such record applies."""
 
     until: Seq
     handled_until: int

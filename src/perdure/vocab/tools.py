@@ -1,4 +1,4 @@
-"""What a tool is, as data: its definition for the model and its durability for us. Both are captured per turn."""
+"""Tool contracts as data: the definition for the model and the durability. A turn captures both."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DeferrablePolicy = Literal["never", "automatic", "always"]
 
 
 class ToolHints(Value, frozen=True):
-    """What a tool says of its behaviour. Absent means unknown, which is read conservatively."""
+    """A tool's claims about its behaviour. An absent hint means unknown and is read conservatively."""
 
     readonly: bool | None = None
     idempotent: bool | None = None
@@ -33,14 +33,14 @@ class ToolHints(Value, frozen=True):
 
 
 LONGEST_DELAY_MS = 7 * 24 * 3_600_000
-"""Nobody waits longer than a week for an attempt, whatever a failure asks for."""
+"""Upper bound of the delay before an attempt (one week), even if a failure requests more."""
 
 
 class RetryPolicy(Value, frozen=True):
-    """When a failed attempt may be tried again, and how long to wait before it.
+    """When a failed attempt may be retried, and after which delay.
 
-    `never`: not at all. `safe`: only a failure the tool itself declared safe to retry.
-    `idempotent`: any failure of a call that may run twice (refused for a `once` tool).
+    `never`: not at all. `safe`: only after a failure that the tool declared safe to retry. `idempotent`: after any
+    failure of a call that may run twice (refused for a `once` tool).
     """
 
     kind: Literal["never", "safe", "idempotent"] = "never"
@@ -49,13 +49,13 @@ class RetryPolicy(Value, frozen=True):
     max_delay_ms: int = 30_000
 
     def delay_ms(self, failed_attempts: int, after_ms: int | None) -> int:
-        """Exponential from the base, capped; never earlier than the failure itself asked for."""
+        """Return the exponential backoff, capped, and at least the delay that the failure requested."""
         backoff = min(self.base_delay_ms * 2 ** max(0, failed_attempts - 1), self.max_delay_ms)
         return min(max(backoff, after_ms or 0), LONGEST_DELAY_MS)
 
 
 class Durability(Value, frozen=True):
-    """The promises around a tool's execution."""
+    """The durability of a tool's execution: effect class, doubt policy, retries and limits."""
 
     effect: EffectClass = "once"
     doubt: DoubtPolicy = "tell"
@@ -67,7 +67,7 @@ class Durability(Value, frozen=True):
 
 
 class ToolDefinition(Value, frozen=True):
-    """A tool as the model and a user interface see it."""
+    """A tool as the model and user interfaces see it."""
 
     name: str
     description: str
@@ -82,11 +82,11 @@ class ToolDefinition(Value, frozen=True):
 
 
 class MaterializeProjectedValues(Value, frozen=True, tag="materialize_projected_values"):
-    """Arguments that refer to a value are replaced by it before the tool sees them."""
+    """Arguments that refer to a value are replaced by it before the tool runs."""
 
 
 class PreserveProjectedRefsInField(Value, frozen=True, tag="preserve_projected_refs_in_field"):
-    """The same, except in this one field of the arguments, where the tool wants the references themselves."""
+    """References in arguments are replaced by their values, except in one field that the tool receives as given."""
 
     field: str
 
@@ -96,7 +96,7 @@ MATERIALIZE = MaterializeProjectedValues()
 
 
 class ToolManifest(Value, frozen=True):
-    """A tool in a list: everything that can be said of it without its schema. An `internal` one is not for callers."""
+    """A tool in a list: its contract without the schema. An `internal` one is hidden from callers."""
 
     name: str
     description: str = ""
@@ -108,11 +108,11 @@ class ToolManifest(Value, frozen=True):
 
     @property
     def tool_id(self) -> str:
-        """Its id: `tool:{name}` unless it says otherwise."""
+        """The explicit id, or `tool:{name}`."""
         return self.id or f"tool:{self.name}"
 
     def contract(self, parameters: Json) -> ToolContract:
-        """The contract that goes with it: the same promises, and the JSON schema of the arguments."""
+        """Return the contract with this JSON schema of the arguments."""
         return ToolContract(
             definition=ToolDefinition(
                 name=self.name, description=self.description, parameters=parameters, hints=self.hints
@@ -124,10 +124,10 @@ class ToolManifest(Value, frozen=True):
 
 
 class ToolContract(Value, frozen=True):
-    """Definition and durability together: what a turn captures, so that a deploy cannot change it in flight.
+    """Definition and durability of a tool. A turn captures it, so that a deploy cannot change it in flight.
 
-    `returns` is the JSON schema of the result that a client posts, if it is checked. `predicate`: the tool's own code
-    says which calls need a person's leave.
+    `returns` is the JSON schema of the result that a client posts, if it is validated. `predicate`: code of the tool
+    decides which calls need approval.
     """
 
     definition: ToolDefinition
@@ -139,22 +139,22 @@ class ToolContract(Value, frozen=True):
 
     @property
     def client_side(self) -> bool:
-        """Whether its calls are run elsewhere, and never here."""
+        """True if the client runs the calls."""
         return self.definition.policy == "client_side"
 
     @property
     def always_asks(self) -> bool:
-        """Whether every call needs a person's leave."""
+        """True if every call needs approval."""
         return self.definition.policy == "requires_approval"
 
     @property
     def name(self) -> str:
-        """The name the model calls it by."""
+        """The name by which the model calls the tool."""
         return self.definition.name
 
     @property
     def tool_id(self) -> str:
-        """Its id: `tool:{name}` unless it says otherwise."""
+        """The explicit id, or `tool:{name}`."""
         return self.id or f"tool:{self.name}"
 
     @property
@@ -172,15 +172,15 @@ class ToolContract(Value, frozen=True):
 
     @property
     def arguments_digest(self) -> str:
-        """Changes exactly when the accepted arguments change."""
+        """A digest that changes exactly when the accepted arguments change."""
         return digest(self.definition.parameters)
 
 
 class Composition(Value, frozen=True):
     """Everything of an agent that a turn depends on. Stored once per content, referenced by hash.
 
-    `output` is the name and the JSON schema of what a final reply must be, if it must be anything; `asked`: whoever
-    sent the input wants it so, and the schema alone is the judge.
+    `output` is the name and the JSON schema that a final reply must match, if any. `asked`: the sender of the input set
+    it, so only the schema is checked.
     """
 
     agent: str
@@ -193,9 +193,9 @@ class Composition(Value, frozen=True):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The tools, by name: what the model is shown."""
+        """The names of the tools, as the model sees them."""
         return tuple(contract.name for contract in self.tools)
 
     def tool(self, name: str) -> ToolContract | None:
-        """The captured contract of a tool, if the turn had one."""
+        """Return the captured contract of a tool, or None."""
         return next((contract for contract in self.tools if contract.name == name), None)

@@ -1,4 +1,4 @@
-"""Triggers as values: who wants a process for what happens at a source, and what is recorded of it."""
+"""Triggers as values: subscriptions, occurrences, and their records."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ SubscriptionChange = Literal["registered", "updated", "enabled", "disabled", "de
 
 
 class SubscriptionDefinition(Value, frozen=True):
-    """A process of this definition for everything that happens at a source.
+    """A subscription: one process of this definition per occurrence at a source.
 
-    With `uses_event`, what happened (the payload) is its only argument; else it is started with `fixed`. `owner` is the
-    session that it belongs to (blank: the application): processes are started in its name, and tell `wake_target`.
+    With `uses_event` the payload of the occurrence is the only argument; else the process gets `fixed`. `owner` is the
+    owning session (blank: the application). Processes are started in its name and notify `wake_target`.
     """
 
     key: str
@@ -29,8 +29,7 @@ class SubscriptionDefinition(Value, frozen=True):
 
 
 class SubscriptionState(Value, frozen=True):
-    """A subscription as it is after a change. A deleted one is kept for a while, and may be revived as another
-    incarnation."""
+    """A subscription after a change. A deleted one is kept for a while and can be revived as a new incarnation."""
 
     id: str
     definition: SubscriptionDefinition
@@ -41,15 +40,17 @@ class SubscriptionState(Value, frozen=True):
 
 
 class StartFailure(Value, frozen=True):
-    """Why a process was not started."""
+    """The reason a process was not started."""
 
     code: str
     message: str
 
 
 class TriggerDelivery(Value, frozen=True):
-    """What a subscription gets for an occurrence: a process, which is started in the transaction that records this;
-    or, with `failed`, none."""
+    """The process of a subscription for an occurrence, started in the transaction of this record.
+
+    With `failed` no process was started.
+    """
 
     subscription: str
     revision: int
@@ -66,9 +67,9 @@ class TriggerSourceOpened(Value, frozen=True, tag="trigger_source_opened"):
 
 
 class SubscriptionChanged(Value, frozen=True, tag="subscription_changed"):
-    """A subscription became this. Admitted: the log key of its revision belongs to the first who takes it.
+    """A subscription changed to this state. Admitted: concurrent changes race for the log key of the revision.
 
-    `operation` names the request, so that the same one again finds this record as its receipt.
+    `operation` names the request, so that a repeated request finds this record as its receipt.
     """
 
     change: SubscriptionChange
@@ -78,7 +79,7 @@ class SubscriptionChanged(Value, frozen=True, tag="subscription_changed"):
 
 
 class TriggerOccurred(Value, frozen=True, tag="trigger_occurred"):
-    """Something happened at the source; `deliveries` are decided here, once."""
+    """An occurrence at the source. `deliveries` are decided here, once."""
 
     occurrence: str
     key: str
@@ -88,8 +89,11 @@ class TriggerOccurred(Value, frozen=True, tag="trigger_occurred"):
 
 
 class TriggerPruned(Value, frozen=True, tag="trigger_pruned"):
-    """What was old is not kept any more. `occurrences` happened in all, `subscriptions` are forgotten, and what could
-    go next is there since `since` (0: nothing is). There is one such record at most: the next one takes its place."""
+    """Old records were pruned. At most one such record exists; the next one replaces it.
+
+    `occurrences` is the total so far. `subscriptions` were removed. `since` is the time of the oldest record that can
+    be pruned next (0: none).
+    """
 
     occurrences: int
     subscriptions: tuple[str, ...] = ()
@@ -97,7 +101,7 @@ class TriggerPruned(Value, frozen=True, tag="trigger_pruned"):
 
 
 class TriggerDeliveryFailed(Value, frozen=True, tag="trigger_delivery_failed"):
-    """The store did not take the start of a process: another one has its id."""
+    """The store refused the start of a process, because another process has its id."""
 
     occurrence: str
     subscription: str

@@ -1,4 +1,4 @@
-"""What a model call cost, in buckets that do not overlap, so that sums mean something."""
+"""Usage of model calls, in buckets that do not overlap, so that they can be summed."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ NANO = 1_000_000_000
 
 
 class Usage(Value, frozen=True):
-    """Tokens of one or many model calls. `input` excludes what was read from or written to a cache, `output` what was
-    thought. `cost_nano` is the price in billionths of a US dollar of those `priced` calls whose price is known.
-    The tokens of the `estimated` ones were never told: they broke off, and were counted by what was sent and received.
+    """Tokens and cost of one or many model calls.
+
+    `input` excludes cache reads and writes, `output` excludes reasoning. `cost_nano` is the price in billionths of a US
+    dollar of the `priced` calls. `estimated` calls were interrupted before the provider reported tokens; theirs are
+    counted from the text sent and received.
     """
 
     input: int = 0
@@ -40,10 +42,10 @@ class Usage(Value, frozen=True):
 
     @property
     def cost(self) -> Decimal | None:
-        """The price in US dollars; None while that of any call is unknown."""
+        """The price in US dollars; None if the price of any call is unknown."""
         return Decimal(self.cost_nano) / NANO if self.calls == self.priced else None
 
     @property
     def tokens(self) -> int:
-        """All tokens, whichever bucket they fell into."""
+        """All tokens, over all buckets."""
         return self.input + self.output + self.cache_read + self.cache_write + self.reasoning

@@ -1,4 +1,4 @@
-"""How every stored or sent value is shaped: frozen, keyword-only, defaults left out of the JSON."""
+"""Base of all stored and sent values: frozen, keyword-only, defaults omitted from the JSON."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from typing import TypeVar
 
 import msgspec
 
-from perdure.codec import SEALED, sealed
+from perdure.codec import SEALED, undecodable
 from perdure.errors import Code, Error
 
 T = TypeVar("T")
 
 
 class Value(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
-    """Base of every value that is stored or sent. Plain data has no cycles, so the collector need not look at it."""
+    """Base of every stored or sent value. Plain data has no cycles, so garbage collection skips it."""
 
 
 def read_stored(decoder: msgspec.json.Decoder[T], data: bytes, *, what: str) -> T:
-    """Decode what some version of Perdure stored.
+    """Decode bytes that any version of Perdure stored.
 
     Raises:
-        Error: `format_newer` for a shape this version does not know, `store_corrupt` for bytes that are not JSON.
+        Error: `format_newer` for a shape unknown to this version, `store_corrupt` for bytes that are not JSON.
     """
     try:
         return decoder.decode(data)
@@ -28,12 +28,12 @@ def read_stored(decoder: msgspec.json.Decoder[T], data: bytes, *, what: str) -> 
         raise unknown_shape(what, str(problem)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as problem:
         if data.startswith(SEALED):
-            raise sealed(what) from None
+            raise undecodable(what) from None
         raise Error(Code.STORE_CORRUPT, f"a stored {what} is damaged", because=str(problem)) from None
 
 
 def unknown_shape(what: str, because: str) -> Error:
-    """The refusal of something that a later version wrote."""
+    """Return the error for a shape that a later version wrote."""
     return Error(
         Code.FORMAT_NEWER,
         f"a stored {what} has a shape this version does not know",

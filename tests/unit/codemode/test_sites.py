@@ -1,4 +1,4 @@
-"""Which calls of a program are awaited, told from its text."""
+"""Static detection of the awaited calls of a program."""
 
 from __future__ import annotations
 

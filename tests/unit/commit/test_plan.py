@@ -70,17 +70,17 @@ REFUSED: list[tuple[str, Plan, StreamState | None, Code]] = [
 
 
 @pytest.mark.parametrize(("plan", "stream"), [row[1:] for row in ACCEPTED], ids=[row[0] for row in ACCEPTED])
-def test_what_is_applied(plan: Plan, stream: StreamState) -> None:
+def test_new_plan_is_applied(plan: Plan, stream: StreamState) -> None:
     assert judge(plan, stream) == Apply(Seq(11))
 
 
 @pytest.mark.parametrize(("plan", "stream"), [row[1:] for row in REPEATED], ids=[row[0] for row in REPEATED])
-def test_what_may_have_been_applied_before(plan: Plan, stream: StreamState) -> None:
+def test_repeated_plan_is_already_applied(plan: Plan, stream: StreamState) -> None:
     assert judge(plan, stream) == AlreadyApplied()
 
 
 @pytest.mark.parametrize(("plan", "stream", "code"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
-def test_what_is_refused(plan: Plan, stream: StreamState | None, code: Code) -> None:
+def test_conflicting_plan_is_refused(plan: Plan, stream: StreamState | None, code: Code) -> None:
     judged = judge(plan, stream)
     assert isinstance(judged, Refuse)
     assert judged.error.code is code
@@ -169,7 +169,7 @@ def test_the_bytes_of_all_records_count() -> None:
     assert caught.value.code is Code.STORE_COMMIT_BYTE_BUDGET_EXCEEDED
 
 
-def counted(entries: int = 0, timers: int = 0, waits: int = 0, sends: int = 0) -> Plan:
+def counted(entries: int = 0, timers: int = 0, waits: int = 0, outbox: int = 0) -> Plan:
     return Plan(
         stream=S,
         worker=ANN,
@@ -178,7 +178,7 @@ def counted(entries: int = 0, timers: int = 0, waits: int = 0, sends: int = 0) -
         entries=tuple(Entry(kind="x", data=b"{}", at=1) for _ in range(entries)),
         timers=tuple(SetTimer(f"t{index}", 1) for index in range(timers)),
         waits=tuple(PromiseId(f"p{index}") for index in range(waits)),
-        sends=tuple(wake(S, PromiseId(f"p{index}"), at=1) for index in range(sends)),
+        outbox=tuple(wake(S, PromiseId(f"p{index}"), at=1) for index in range(outbox)),
     )
 
 

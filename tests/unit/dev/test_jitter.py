@@ -45,7 +45,7 @@ def plan(n: int) -> Plan:
     return cast(Plan, SimpleNamespace(stream="s", n=n))
 
 
-async def test_a_caller_that_is_cancelled_cancels_no_write_and_closing_waits_for_it() -> None:
+async def test_cancelled_caller_cancels_no_write() -> None:
     store = Store()
     asking = asyncio.create_task(store.put("a"))
     await asyncio.sleep(0)

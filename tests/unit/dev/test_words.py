@@ -35,7 +35,7 @@ def test_a_path_of_this_machine_or_a_registry_is_found(text: str, line: int) -> 
         "a registry",
     ],
 )
-def test_what_only_looks_similar_is_left_alone(text: str) -> None:
+def test_similar_text_is_not_reported(text: str) -> None:
     assert list(findings(text.encode(), PATHS)) == []
 
 

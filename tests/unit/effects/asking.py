@@ -1,4 +1,4 @@
-"""What the tests of the effect seam ask for, and a ledger that remembers the order of everything."""
+"""Commands for the tests of the effect seam, and a ledger that records the order of all calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from perdure.vocab.outcomes import (
     Done,
     DurableStepOutcome,
     Failed,
-    Failure,
+    FailureDetail,
     Outcome,
     Success,
     ToolCallOutcome,
@@ -52,7 +52,7 @@ def answered(output: ToolOutput) -> ToolCallOutcome:
 
 
 REFUNDED = answered(Success(value="refunded"))
-DECLINED = answered(Failed(failure=Failure(code="declined", message="no")))
+DECLINED = answered(Failed(failure=FailureDetail(code="declined", message="no")))
 SEVEN = DurableStepOutcome(value=7)
 
 
@@ -66,7 +66,7 @@ class FakeLedger:
         self._live = list(live)
         self._refusal = refusal
 
-    def submit(self, *records: Record, sends: tuple[Delivery, ...] = ()) -> None:
+    def submit(self, *records: Record, outbox: tuple[Delivery, ...] = ()) -> None:
         for record in records:
             self.records.append(record)
             match record:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from perdure.effects.controller import Begun, Care, Controller, InlineController, JournaledController, Ledger
+from perdure.effects.controller import (
+    Begun,
+    Controller,
+    DispatchPolicy,
+    EffectLog,
+    InlineController,
+    JournaledController,
+)
 from perdure.effects.journal import EffectJournal
 from perdure.errors import Code, Error
 from perdure.ids import EffectId, WorkerId
@@ -20,7 +27,11 @@ from perdure.vocab.records import EffectSettled, EffectStarted, Record
 from perdure.vocab.tools import EffectClass
 from tests.unit.effects.asking import DECLINED, REFUNDED, SEVEN, FakeLedger, answered, call, step
 
-ONCE, PURE, IDEMPOTENT = Care(effect="once"), Care(effect="pure"), Care(effect="idempotent")
+ONCE, PURE, IDEMPOTENT = (
+    DispatchPolicy(effect="once"),
+    DispatchPolicy(effect="pure"),
+    DispatchPolicy(effect="idempotent"),
+)
 LOST = Error(Code.LEASE_LOST, "somebody else has it")
 
 
@@ -28,7 +39,7 @@ def journaled(ledger: FakeLedger, *records: Record) -> JournaledController:
     journal = EffectJournal()
     for record in records:
         journal.fold(record)
-    of: Ledger = ledger
+    of: EffectLog = ledger
     return JournaledController(journal, of)
 
 
@@ -64,10 +75,10 @@ async def test_an_effect_that_failed_here_fails_again_without_being_called() -> 
 async def test_something_else_under_the_same_id_is_loud_and_touches_nothing(effect: EffectClass) -> None:
     ledger = FakeLedger()
     controller = journaled(ledger)
-    await controller.execute(step("render", 1), ledger.local(SEVEN), Care(effect=effect))
+    await controller.execute(step("render", 1), ledger.local(SEVEN), DispatchPolicy(effect=effect))
     ledger.did.clear()
     with pytest.raises(Error) as caught:
-        await controller.execute(step("render", 2), ledger.local(SEVEN), Care(effect=effect))
+        await controller.execute(step("render", 2), ledger.local(SEVEN), DispatchPolicy(effect=effect))
     assert caught.value.code is Code.REPLAY_MISMATCH
     assert ledger.did == []
 
@@ -92,7 +103,7 @@ async def test_once_waits_until_its_intent_is_durable() -> None:
 
 async def test_resumable_waits_until_its_intent_is_durable() -> None:
     ledger = FakeLedger()
-    await journaled(ledger).execute(call(), ledger.local(REFUNDED), Care(effect="resumable"))
+    await journaled(ledger).execute(call(), ledger.local(REFUNDED), DispatchPolicy(effect="resumable"))
     assert ledger.did == ["intent c1.0.1", "durable", "lease live", "ran c1.0.1", "outcome c1.0.1"]
 
 
@@ -110,11 +121,11 @@ async def test_pure_waits_for_nothing() -> None:
 
 async def test_a_pure_effect_may_record_its_start_and_still_waits_for_nothing() -> None:
     ledger = FakeLedger()
-    await journaled(ledger).execute(call(), ledger.local(REFUNDED), Care(effect="pure", record_start=True))
+    await journaled(ledger).execute(call(), ledger.local(REFUNDED), DispatchPolicy(effect="pure", record_start=True))
     assert ledger.did == ["intent c1.0.1", "ran c1.0.1", "outcome c1.0.1"]
 
 
-async def test_what_says_nothing_is_once() -> None:
+async def test_effect_without_declaration_is_once() -> None:
     ledger = FakeLedger()
     await journaled(ledger).execute(call(), ledger.local(REFUNDED))
     assert ledger.did[:2] == ["intent c1.0.1", "durable"]
@@ -138,7 +149,7 @@ async def test_k_once_steps_are_k_plus_one_awaited_commits(steps: int) -> None:
     controller = journaled(ledger)
     for index in range(steps):
         await controller.execute(step(f"s{index}"), ledger.local(SEVEN), ONCE)
-    await ledger.durable()  # the owner's last wait, before it shows anybody the result
+    await ledger.durable()  # the owner's last wait, before it publishes the result
     assert ledger.did.count("durable") == steps + 1
 
 
@@ -159,7 +170,7 @@ async def test_a_lapsed_lease_is_reasserted_before_the_world_is_called() -> None
 async def test_a_lease_that_cannot_be_reasserted_dispatches_nothing(effect: EffectClass) -> None:
     ledger = FakeLedger(live=(False,), refusal=LOST)
     with pytest.raises(Error) as caught:
-        await journaled(ledger).execute(call(), ledger.local(REFUNDED), Care(effect=effect))
+        await journaled(ledger).execute(call(), ledger.local(REFUNDED), DispatchPolicy(effect=effect))
     assert caught.value.code is Code.LEASE_LOST
     assert not any(done.startswith(("ran", "outcome")) for done in ledger.did)
 
@@ -200,7 +211,7 @@ async def test_the_class_in_the_intent_governs_not_that_of_today() -> None:
 async def test_other_interrupted_effects_run_again_without_a_second_start(effect: EffectClass) -> None:
     ledger = FakeLedger()
     controller = journaled(ledger, interrupted(effect))
-    assert await controller.execute(call(), ledger.local(REFUNDED), Care(effect=effect)) == REFUNDED
+    assert await controller.execute(call(), ledger.local(REFUNDED), DispatchPolicy(effect=effect)) == REFUNDED
     assert not any(done.startswith("intent") for done in ledger.did)
     assert ledger.did[-2:] == ["ran c1.0.1", "outcome c1.0.1"]
 
@@ -208,9 +219,9 @@ async def test_other_interrupted_effects_run_again_without_a_second_start(effect
 async def test_a_timer_keeps_its_original_moment() -> None:
     ledger = FakeLedger()
     controller = journaled(ledger, interrupted("pure", due_at=5_000))
-    begun = controller.begin(call(), Care(effect="pure", record_start=True, due_at=99_000))
+    begun = controller.begin(call(), DispatchPolicy(effect="pure", record_start=True, due_at=99_000))
     assert isinstance(begun, Begun)
-    assert begun.care.due_at == 5_000
+    assert begun.policy.due_at == 5_000
 
 
 def test_a_new_owner_settles_interrupted_once_steps_as_in_doubt() -> None:
@@ -235,7 +246,7 @@ def test_a_new_owner_settles_interrupted_once_steps_as_in_doubt() -> None:
 
 async def test_an_intent_records_everything_recovery_needs() -> None:
     ledger = FakeLedger()
-    care = Care(effect="once", doubt="probe", deadline_at=9_000)
+    care = DispatchPolicy(effect="once", doubt="probe", deadline_at=9_000)
     await journaled(ledger).execute(call(args={"cents": 5}), ledger.local(REFUNDED), care)
     intent, settled = ledger.records
     assert isinstance(intent, EffectStarted)
@@ -247,7 +258,7 @@ async def test_an_intent_records_everything_recovery_needs() -> None:
 
 async def test_a_command_is_kept_only_if_asked_for() -> None:
     ledger = FakeLedger()
-    await journaled(ledger).execute(call(), ledger.local(REFUNDED), Care(effect="once", keep_command=False))
+    await journaled(ledger).execute(call(), ledger.local(REFUNDED), DispatchPolicy(effect="once", keep_command=False))
     intent = ledger.records[0]
     assert isinstance(intent, EffectStarted)
     assert intent.command is None
@@ -255,7 +266,7 @@ async def test_a_command_is_kept_only_if_asked_for() -> None:
 
 async def test_a_start_that_is_only_information_names_no_worker() -> None:
     ledger = FakeLedger()
-    await journaled(ledger).execute(call(), ledger.local(REFUNDED), Care(effect="pure", record_start=True))
+    await journaled(ledger).execute(call(), ledger.local(REFUNDED), DispatchPolicy(effect="pure", record_start=True))
     intent = ledger.records[0]
     assert isinstance(intent, EffectStarted)
     assert intent.worker == WorkerId("")
@@ -268,16 +279,16 @@ async def test_without_a_start_the_outcome_carries_the_fingerprint() -> None:
     assert ledger.records == [expected]
 
 
-# --- who performs it
+# --- executors
 
 
 @pytest.mark.parametrize("inline", [False, True])
-async def test_an_effect_that_nobody_can_perform_is_refused(inline: bool) -> None:
+async def test_effect_without_executor_is_refused(inline: bool) -> None:
     controller: Controller = InlineController() if inline else journaled(FakeLedger())
     with pytest.raises(Error) as caught:
         await controller.execute(call(), None, PURE)
     assert caught.value.code is Code.RUNTIME_EFFECT_LOCAL_EXECUTOR_UNAVAILABLE
-    assert caught.value.message == "nobody here can perform a tool_call effect"
+    assert caught.value.message == "no executor for effect kind tool_call"
 
 
 @pytest.mark.parametrize("inline", [False, True])
@@ -287,7 +298,7 @@ async def test_an_executor_of_another_kind_is_refused_before_it_runs(inline: boo
     with pytest.raises(Error) as caught:
         await controller.execute(call(), ledger.local(SleepOutcome()), PURE)
     assert caught.value.code is Code.RUNTIME_EFFECT_LOCAL_EXECUTOR_MISMATCH
-    assert caught.value.message == "a sleep executor was given a tool_call effect"
+    assert caught.value.message == "the executor for sleep cannot perform effect kind tool_call"
     assert ledger.did == []
 
 
@@ -302,7 +313,7 @@ async def test_an_outcome_of_another_kind_is_refused_and_not_recorded(inline: bo
     assert ledger.did == ["ran c1.0.1"]
 
 
-async def test_a_replayed_effect_needs_nobody_to_perform_it() -> None:
+async def test_replayed_effect_needs_no_executor() -> None:
     ledger = FakeLedger()
     controller = journaled(ledger, EffectSettled(id=EffectId("c1.0.1"), outcome=REFUNDED))
     assert await controller.execute(call(), None, ONCE) == REFUNDED

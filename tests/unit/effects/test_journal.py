@@ -41,26 +41,26 @@ def journal(*records: Record) -> EffectJournal:
     return found
 
 
-def test_what_was_never_asked_may_run() -> None:
+def test_unknown_effect_is_claimed() -> None:
     asked = call()
     assert journal().claim(asked, asked.fingerprint()) == Claimed()
     assert journal(started(step("other"))).claim(asked, asked.fingerprint()) == Claimed()
 
 
-def test_what_was_started_is_running() -> None:
+def test_started_effect_is_already_running() -> None:
     asked = call()
     intent = started(asked)
     assert journal(intent).claim(asked, asked.fingerprint()) == AlreadyRunning(intent)
 
 
 @pytest.mark.parametrize("outcome", [REFUNDED, DECLINED], ids=["success", "failure"])
-def test_what_was_settled_is_answered_success_and_failure_alike(outcome: Outcome) -> None:
+def test_settled_effect_returns_its_success_or_failure(outcome: Outcome) -> None:
     asked = call()
     settled = EffectSettled(id=E1, outcome=outcome)
     assert journal(started(asked), settled).claim(asked, asked.fingerprint()) == AlreadySettled(outcome)
 
 
-def test_what_was_settled_without_a_start_is_answered_too() -> None:
+def test_effect_settled_without_a_start_returns_its_outcome() -> None:
     asked = call()
     settled = EffectSettled(id=E1, outcome=REFUNDED, fingerprint=asked.fingerprint())
     assert journal(settled).claim(asked, asked.fingerprint()) == AlreadySettled(REFUNDED)
@@ -103,7 +103,7 @@ def test_a_mismatch_without_a_kept_command_says_so() -> None:
     found = journal(started(before, keep=False)).claim(now, now.fingerprint())
     assert isinstance(found, DeterminismViolation)
     assert (found.paths, found.count) == ((), 0)
-    assert found.error(now).because == "some differing JSON paths: the recorded command was not kept"
+    assert found.error(now).because == "some differing JSON paths: the recorded command was not stored"
 
 
 def test_a_large_value_is_left_out_of_a_mismatch() -> None:
@@ -144,7 +144,7 @@ def test_a_step_that_failed_is_settled() -> None:
     assert journal(EffectSettled(id=E1, outcome=outcome)).status(E1) == Settled(outcome)
 
 
-def test_what_is_unsettled_is_told_in_the_order_it_was_started() -> None:
+def test_unsettled_effects_are_listed_in_start_order() -> None:
     one, two, three = (started(step(name)) for name in ("a", "b", "c"))
     known = journal(one, two, three, EffectSettled(id=two.id, outcome=SEVEN))
     assert known.unsettled() == (one, three)

@@ -117,7 +117,7 @@ def test_a_suffix_cannot_pass_for_an_attempt_of_its_parent(name: str, step: str)
     assert keys.step(attempt, CallId(name), step) != attempt
 
 
-def test_what_is_missing_is_written_as_nothing_and_no_id_may_be_nothing() -> None:
+def test_missing_key_parts_are_written_as_empty_text() -> None:
     outside = keys.turn_effect(ACME, Scope(session_id="s1"), EffectKind.DIRECT, 1)
     inside = keys.turn_effect(ACME, Scope(session_id="s1", turn_id="t", turn_index=0), EffectKind.DIRECT, 1)
     assert (outside, inside) == ("acme:s1::0:0:direct:1", "acme:s1:t:0:0:direct:1")
@@ -202,7 +202,7 @@ OF_CALLS = made_by(keys.tool_idempotency, HOSTILE, HOSTILE, HOSTILE, HOSTILE)
 )
 @settings(max_examples=300)
 @given(st.data())
-def test_any_two_effects_of_a_family_share_a_key_only_if_they_are_one(
+def test_distinct_effects_have_distinct_keys(
     family: st.SearchStrategy[tuple[object, str]], data: st.DataObject
 ) -> None:
     """Kinds apart as well: a hostile name cannot make a signal look like an end, or an attempt like a request."""
@@ -249,9 +249,7 @@ def test_names_that_only_differ_in_where_one_ends_and_the_next_begins(
 
 @settings(max_examples=300)
 @given(HOSTILE, HOSTILE, NUMBERS, st.lists(HOSTILE, min_size=1, max_size=3))
-def test_what_happens_inside_an_effect_never_has_the_key_of_an_effect_beside_it(
-    call: str, other: str, attempt: int, names: list[str]
-) -> None:
+def test_child_effect_never_shares_a_key_with_a_sibling(call: str, other: str, attempt: int, names: list[str]) -> None:
     """A child's key begins with its parent's, and goes on: no effect of the turn itself does."""
     parent_key = keys.tool_attempt(ACME, SCOPE, CallId(call), attempt)
     parent = Invocation.effect(SCOPE, "e1", EffectKind.TOOL_CALL, parent_key)

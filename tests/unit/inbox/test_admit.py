@@ -21,7 +21,7 @@ from perdure.inbox.admit import (
     wake,
 )
 from perdure.inbox.items import Input, Item, LateOutcome, Wake, read
-from perdure.vocab.messages import AttachmentRef, Image, InputPart, Text
+from perdure.vocab.messages import AttachmentRef, ImagePart, InputPart, Text
 from perdure.vocab.outcomes import Success
 
 S = StreamId("default:session:s1")
@@ -35,7 +35,7 @@ def late(call: str = "c1", id: str = "c1.0.1", value: str = "ok") -> LateOutcome
     return LateOutcome(call=CallId(call), id=EffectId(id), tool="x", output=Success(value=value))
 
 
-def test_what_was_never_seen_is_new() -> None:
+def test_unseen_delivery_is_new() -> None:
     assert decide(None, delivery(S, "k", said(Text(text="hi")), at=1)) is None
 
 
@@ -45,7 +45,7 @@ def test_the_same_content_is_a_duplicate_and_gets_the_first_ids() -> None:
     assert decide(known, delivery(S, "k", again, at=2)) == Duplicate(TurnId("t1"), InputId("i1"))
 
 
-PICTURE = Image(ref=AttachmentRef(hash=BlobHash("h"), media_type="image/png", size=1))
+PICTURE = ImagePart(ref=AttachmentRef(hash=BlobHash("h"), media_type="image/png", size=1))
 CONTENTS: list[Item] = [
     said(Text(text="hi")),
     said(Text(text="hi ")),
@@ -78,7 +78,7 @@ def test_two_texts_are_one_content_only_if_they_are_equal(one: str, other: str) 
     assert (content_of(said(Text(text=one))) == content_of(said(Text(text=other)))) == (one == other)
 
 
-def test_a_late_outcome_is_the_same_news_whoever_reports_it() -> None:
+def test_late_outcomes_of_one_effect_have_equal_content() -> None:
     assert content_of(late(value="paid")) == content_of(late(value="paid after all"))
 
 
@@ -107,7 +107,7 @@ def test_whether_a_delivery_opens_its_stream(agent: str | None, asked: str | Non
     assert opens(agent, delivery(S, "k", said(Text(text="hi")), at=1, agent=asked)) is new
 
 
-def test_a_stream_that_nobody_opened_is_unknown() -> None:
+def test_delivery_without_agent_needs_an_existing_stream() -> None:
     with pytest.raises(Error) as caught:
         opens(None, delivery(S, "k", said(Text(text="hi")), at=1))
     assert caught.value.code is Code.SESSION_UNKNOWN

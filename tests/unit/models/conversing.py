@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 from perdure.codec import Json
 from perdure.ids import TurnId
-from perdure.models.protocol import Model, ModelError, ModelReply, ModelRequest, TextDelta, adopt
-from perdure.vocab.messages import Message, Reply, Text, ToolCall, ToolResult
+from perdure.models.protocol import Model, ModelError, ModelReply, ModelRequest, TextPiece, adopt
+from perdure.vocab.messages import Message, Reply, Text, ToolCall, ToolResultPart
 from perdure.vocab.tools import ToolDefinition
 
 
@@ -24,7 +24,9 @@ class Talk:
         self.messages.append(Message(role="user", parts=(*notes, Text(text=text))))
 
     def result(self, call: ToolCall, output: Json, *, is_error: bool = False) -> None:
-        part = ToolResult(call=call.id, name=call.name, output=output, is_error=is_error, provider_id=call.provider_id)
+        part = ToolResultPart(
+            call=call.id, name=call.name, output=output, is_error=is_error, provider_id=call.provider_id
+        )
         self.messages.append(Message(role="tool", parts=(part,)))
 
     def request(self) -> ModelRequest:
@@ -36,7 +38,7 @@ class Talk:
         replies: list[ModelReply] = []
         async for event in model.stream(self.request()):
             assert not replies, "the reply is the last item"
-            if isinstance(event, TextDelta):
+            if isinstance(event, TextPiece):
                 self.deltas.append(event.text)
             elif isinstance(event, ModelReply):
                 replies.append(event)

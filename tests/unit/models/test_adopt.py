@@ -113,7 +113,7 @@ def test_a_reply_without_calls_does_not_finish_for_calls() -> None:
     assert adopted(Text(text="x"), finish="refusal").finish == "refusal"
 
 
-def test_what_a_provider_wants_back_can_be_stored() -> None:
+def test_provider_state_with_half_characters_is_storable() -> None:
     half = {"sig\ud83d": ["a\ud83d", {"b": "\udc00"}], "n": 1}
     parts = (Text(text="t", state=half), Thinking(text="h", state=half), ProviderCall("c", "a", "{}", state=half))
     reply = adopted(*parts, Opaque(kind="k", state=half, route="r"))
@@ -123,7 +123,7 @@ def test_what_a_provider_wants_back_can_be_stored() -> None:
 
 
 @pytest.mark.parametrize("text", [7, None, ["a"]])
-def test_an_answer_that_is_not_made_of_what_it_should_be_is_paid_for_and_not_bought_again(text: Any) -> None:
+def test_malformed_reply_is_charged_and_not_retryable(text: Any) -> None:
     reply = ModelReply(parts=(Text(text=text),), finish="stop", usage=Usage(output=3, calls=1), model="m")
     with pytest.raises(ModelError) as caught:
         kept(reply, turn=TurnId("t1"), iteration=1)

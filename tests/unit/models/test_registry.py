@@ -44,7 +44,7 @@ def test_an_unknown_name_lists_what_exists(spec: str) -> None:
 
 
 @pytest.mark.parametrize("thing", [None, 3, EchoModel, object()])
-def test_what_is_not_a_model_is_refused(thing: object) -> None:
+def test_object_that_is_no_model_is_refused(thing: object) -> None:
     with pytest.raises(Error, match="is not a model"):
         resolve(cast("Model", thing))
 

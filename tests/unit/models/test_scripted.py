@@ -1,7 +1,7 @@
 import pytest
 
 from perdure.models.protocol import ProviderCall
-from perdure.models.scripted import ScriptedModel, call, calls, cut, fail, malformed, refuse, say
+from perdure.models.scripted import ScriptedModel, call, calls, fail, malformed, refuse, say, truncate
 from perdure.models.wording import plain
 from perdure.vocab.messages import Message, Text
 from perdure.vocab.usage import Usage
@@ -97,8 +97,8 @@ async def test_a_failure_has_the_meaning_of_its_status(status: int, kind: str, r
     assert (error.kind, error.retryable, error.status, error.retry_after_ms) == (kind, retryable, status, 50)
 
 
-async def test_a_fault_strikes_as_often_as_it_says_and_then_the_script_goes_on() -> None:
-    model, talk = ScriptedModel(call("look"), fail(429, times=2), cut("so f"), say("done")), talking()
+async def test_scripted_fault_repeats_as_often_as_configured() -> None:
+    model, talk = ScriptedModel(call("look"), fail(429, times=2), truncate("so f"), say("done")), talking()
     (asked,) = (await talk.ask(model)).calls
     talk.result(asked, "x")
     kinds = [(await talk.fails(model)).error.kind for _ in range(3)]
@@ -107,7 +107,7 @@ async def test_a_fault_strikes_as_often_as_it_says_and_then_the_script_goes_on()
     assert plain((await talk.ask(model)).text) == "done"
 
 
-async def test_after_a_crash_a_fault_may_strike_again_and_the_script_still_ends() -> None:
+async def test_scripted_fault_repeats_after_a_crash() -> None:
     steps, talk = (fail(500), say("done")), talking()
     await talk.fails(ScriptedModel(*steps))
     model = ScriptedModel(*steps)
@@ -115,7 +115,7 @@ async def test_after_a_crash_a_fault_may_strike_again_and_the_script_still_ends(
     assert plain((await talk.ask(model)).text) == "done"
 
 
-async def test_running_past_the_script_is_an_error_nobody_retries() -> None:
+async def test_running_past_the_script_is_not_retryable() -> None:
     model, talk = ScriptedModel(say("one")), talking()
     await talk.ask(model)
     error = (await talk.fails(model)).error

@@ -5,7 +5,7 @@ from perdure.ids import CallId
 from perdure.models.protocol import ProviderCall
 from perdure.models.simulated import EchoModel, TravelModel
 from perdure.models.wording import plain
-from perdure.vocab.messages import Message, ToolResult
+from perdure.vocab.messages import Message, ToolResultPart
 from tests.unit.models.conversing import Talk, tools
 
 TRAVEL = tools("search_flights", "charge_card")
@@ -97,7 +97,7 @@ async def test_a_note_is_not_what_the_user_said() -> None:
 
 async def test_travel_believes_the_latest_of_two_results_of_one_call() -> None:
     talk = await booked("outcome unknown, not re-run", is_error=True)
-    late = ToolResult(call=CallId("t1.1.0"), name="charge_card", output={"receipt": "r1"})
+    late = ToolResultPart(call=CallId("t1.1.0"), name="charge_card", output={"receipt": "r1"})
     talk.messages.append(Message(role="tool", parts=(late,)))
     assert "charged once" in (await talk.ask(TravelModel())).text
 

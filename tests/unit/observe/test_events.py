@@ -58,7 +58,7 @@ def spelled(text: str) -> str:
         "_____w",
     ],
 )
-def test_what_is_not_a_cursor_is_refused(text: str) -> None:
+def test_invalid_cursor_is_refused(text: str) -> None:
     with pytest.raises(Error) as caught:
         Cursor.parse(text)
     assert caught.value.code is Code.INVALID_CURSOR

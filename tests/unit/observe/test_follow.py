@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from perdure.ids import Seq, TurnId
 from perdure.observe import hub as hub_module
-from perdure.observe.events import Cursor, Delta, Fact, Gap
+from perdure.observe.events import Cursor, DeltasDropped, RecordEvent, TextDelta
 from perdure.observe.follow import PAGE
-from perdure.observe.hub import QUEUE_LIMIT, Subscription
+from perdure.observe.hub import QUEUE_LIMIT, HubSubscription
 from tests.unit.observe.watching import Stream, watched
 from tests.unit.turn.turning import asked, intent, ok, opening, said, unsaid, woke
 
@@ -27,7 +27,7 @@ async def stream() -> Stream:
     return stream
 
 
-async def test_the_past_is_read_from_the_store_then_the_present_from_the_hub(stream: Stream) -> None:
+async def test_follower_reads_the_store_and_then_the_hub(stream: Stream) -> None:
     await stream.write(asked(), said("x"))
     async with watched(stream) as watcher:
         assert watcher.seqs == [1, 2, 3]
@@ -35,7 +35,7 @@ async def test_the_past_is_read_from_the_store_then_the_present_from_the_hub(str
         await watcher.settle()
         assert watcher.seqs == [1, 2, 3, 4]
         fact = watcher.events[-1]
-        assert isinstance(fact, Fact)
+        assert isinstance(fact, RecordEvent)
         assert (fact.record, fact.at, fact.cursor) == (intent("c1.0.1"), 2, Cursor(Seq(4)))
 
 
@@ -71,17 +71,17 @@ async def test_the_edges_of_a_page_lose_nothing(stream: Stream, rows: int) -> No
         assert watcher.seqs == list(range(1, rows + 1))
 
 
-async def test_what_a_stranger_wrote_is_read_on_a_stir(stream: Stream) -> None:
+async def test_records_of_another_writer_are_read_on_notification(stream: Stream) -> None:
     async with watched(stream) as watcher:
         await stream.write(asked(), said("x"))
         await watcher.settle()
         assert watcher.seqs == [1]
-        stream.hub.stir(stream.id)
+        stream.hub.notify(stream.id)
         await watcher.settle()
         assert watcher.seqs == [1, 2, 3]
 
 
-async def test_what_a_stranger_wrote_is_read_before_what_came_after_it(stream: Stream) -> None:
+async def test_records_of_another_writer_precede_later_records(stream: Stream) -> None:
     async with watched(stream) as watcher:
         await stream.write(asked(), said("x"))
         await stream.tell(intent("c1.0.1"))
@@ -94,7 +94,7 @@ async def test_a_row_told_twice_is_delivered_once(stream: Stream) -> None:
         rows = await stream.write(asked())
         for _ in range(3):
             stream.hub.publish(stream.id, *rows)
-        stream.hub.stir(stream.id)
+        stream.hub.notify(stream.id)
         await watcher.settle()
         assert watcher.seqs == [1, 2]
 
@@ -106,10 +106,10 @@ async def test_live_pieces_carry_the_place_they_follow(stream: Stream) -> None:
         stream.type("lo")
         await watcher.settle()
         assert [(event.cursor.seq, type(event).__name__) for event in watcher.events] == [
-            (1, "Fact"),
-            (1, "Delta"),
-            (2, "Fact"),
-            (2, "Delta"),
+            (1, "RecordEvent"),
+            (1, "TextDelta"),
+            (2, "RecordEvent"),
+            (2, "TextDelta"),
         ]
         assert watcher.texts == ["Hel", "lo"]
 
@@ -120,18 +120,20 @@ async def test_a_slow_observer_is_told_how_many_live_pieces_it_missed(stream: St
             stream.type(str(index))
         await stream.tell(said("x"))
         await watcher.settle()
-        gaps = [event for event in watcher.events if isinstance(event, Gap)]
+        gaps = [event for event in watcher.events if isinstance(event, DeltasDropped)]
         assert [gap.dropped for gap in gaps] == [7]
         assert watcher.seqs == [1, 2]
 
 
-async def test_what_was_dropped_is_told_before_the_end_after_which_nobody_listens(stream: Stream) -> None:
+async def test_gap_is_reported_before_the_next_fact(stream: Stream) -> None:
     async with watched(stream) as watcher:
         await watcher.settle()
         stream.hub.miss(stream.id, 7)
         await stream.tell(said("x"))
         await watcher.settle()
-        assert [event.dropped if isinstance(event, Gap) else event.cursor.seq for event in watcher.events] == [1, 7, 2]
+        assert [
+            event.dropped if isinstance(event, DeltasDropped) else event.cursor.seq for event in watcher.events
+        ] == [1, 7, 2]
 
 
 async def test_rows_are_never_dropped_however_slow_the_observer(stream: Stream) -> None:
@@ -142,7 +144,7 @@ async def test_rows_are_never_dropped_however_slow_the_observer(stream: Stream) 
         watcher.may_read.set()
         await watcher.settle()
         assert watcher.seqs == list(range(1, 1_202))
-        assert not any(isinstance(event, Gap) for event in watcher.events)
+        assert not any(isinstance(event, DeltasDropped) for event in watcher.events)
 
 
 async def test_pieces_of_a_reply_never_follow_the_reply(stream: Stream) -> None:
@@ -152,12 +154,12 @@ async def test_pieces_of_a_reply_never_follow_the_reply(stream: Stream) -> None:
         stream.type("Hel")
         stream.type("lo")
         await stream.tell(said(text="Hello"))
-        stream.hub.stir(stream.id)
+        stream.hub.notify(stream.id)
         stream.type("Hello")
         watcher.may_read.set()
         await watcher.settle()
         assert watcher.seqs == [1, 2, 3, 4]
-        assert [type(event).__name__ for event in watcher.events[3:]] == ["Delta", "Delta", "Fact"]
+        assert [type(event).__name__ for event in watcher.events[3:]] == ["TextDelta", "TextDelta", "RecordEvent"]
 
 
 @pytest.mark.parametrize("after", [0, 2, 3])
@@ -170,7 +172,7 @@ async def test_pieces_that_were_held_back_until_their_reply_was_durable_are_old(
         assert (watcher.seqs[-1], watcher.texts) == (4, [])
 
 
-async def test_pieces_of_a_new_attempt_or_turn_are_shown_although_their_ids_were_used(stream: Stream) -> None:
+async def test_deltas_of_a_new_attempt_reuse_effect_ids(stream: Stream) -> None:
     async with watched(stream) as watcher:
         await stream.tell(opening(TurnId("t")), unsaid("m1.1"), woke("m1.1.sleep"))
         stream.type("again", effect="m1.2")
@@ -198,18 +200,19 @@ async def _any_schedule(random: Random) -> None:
     await stream.open()
     await stream.write(*[asked()] * random.randrange(4))
     after = random.randrange(stream.last + 2)
-    with patch.object(hub_module, "Subscription", partial(Subscription, random.choice([1, 2, 5]))):
+    with patch.object(hub_module, "HubSubscription", partial(HubSubscription, random.choice([1, 2, 5]))):
         async with watched(stream, after) as watcher:
             for _ in range(random.randrange(40)):
                 await _something(random, stream, watcher.may_read)
             watcher.may_read.set()
-            stream.hub.stir()
+            stream.hub.notify()
             await watcher.settle()
             assert watcher.seqs == list(range(after + 1, stream.last + 1))
             places = [event.cursor.seq for event in watcher.events]
             assert places == sorted(places)
             shown = sum(
-                event.dropped if isinstance(event, Gap) else isinstance(event, Delta) for event in watcher.events
+                event.dropped if isinstance(event, DeltasDropped) else isinstance(event, TextDelta)
+                for event in watcher.events
             )
             assert shown <= stream.typed
 
@@ -224,7 +227,7 @@ async def _something(random: Random, stream: Stream, may_read: asyncio.Event) ->
             for _ in range(random.randrange(5)):
                 stream.type("x")
         case 3:
-            stream.hub.stir(stream.id if random.random() < 0.5 else None)
+            stream.hub.notify(stream.id if random.random() < 0.5 else None)
         case 4:
             may_read.clear()
         case 5:

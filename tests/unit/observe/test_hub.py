@@ -1,12 +1,12 @@
-"""Publishing never waits, never fails, and hurts nobody."""
+"""Publishing never waits and never fails."""
 
 from __future__ import annotations
 
 import asyncio
 
 from perdure.ids import EffectId, Seq, StreamId, TurnId
-from perdure.observe.events import Cursor, Delta
-from perdure.observe.hub import QUEUE_LIMIT, Hub, Subscription
+from perdure.observe.events import Cursor, TextDelta
+from perdure.observe.hub import QUEUE_LIMIT, Hub, HubSubscription
 from perdure.vocab.records import Row
 
 S, OTHER = StreamId("s"), StreamId("other")
@@ -16,16 +16,16 @@ def row(seq: int) -> Row:
     return Row(stream=S, seq=Seq(seq), at=0, kind="x", data=b"{}")
 
 
-def delta(text: str = "x") -> Delta:
-    return Delta(Cursor(), TurnId("t"), EffectId("m1.1"), text)
+def delta(text: str = "x") -> TextDelta:
+    return TextDelta(Cursor(), TurnId("t"), EffectId("m1.1"), text)
 
 
-def test_nobody_watches_at_first_and_publishing_is_nothing() -> None:
+def test_hub_without_subscriptions_ignores_publications() -> None:
     hub = Hub()
     assert not hub.watched(S)
     hub.publish(S, row(1), delta())
-    hub.stir(S)
-    hub.stir()
+    hub.notify(S)
+    hub.notify()
 
 
 def test_a_stream_is_watched_for_the_length_of_a_block() -> None:
@@ -38,7 +38,7 @@ def test_a_stream_is_watched_for_the_length_of_a_block() -> None:
     assert not hub.watched(S)
 
 
-def test_everybody_who_watches_a_stream_gets_its_items_in_order() -> None:
+def test_every_subscription_receives_its_stream_in_order() -> None:
     hub = Hub()
     with hub.subscribe(S) as one, hub.subscribe(S) as two, hub.subscribe(OTHER) as other:
         hub.publish(S, row(1), delta("a"), row(2))
@@ -46,8 +46,8 @@ def test_everybody_who_watches_a_stream_gets_its_items_in_order() -> None:
         assert not other.items
 
 
-def test_a_slow_observer_loses_live_pieces_by_number_and_is_told_to_look_again_for_rows() -> None:
-    subscription = Subscription(limit=3)
+def test_full_subscription_counts_dropped_deltas_and_rereads_rows() -> None:
+    subscription = HubSubscription(limit=3)
     subscription.look_again = False
     for item in (delta("a"), row(1), delta("b"), delta("c"), delta("d")):
         subscription.put(item)
@@ -60,7 +60,7 @@ def test_a_slow_observer_loses_live_pieces_by_number_and_is_told_to_look_again_f
 
 def test_the_queue_holds_a_thousand_items() -> None:
     assert QUEUE_LIMIT == 1024
-    assert Subscription().limit == 1024
+    assert HubSubscription().limit == 1024
 
 
 def test_a_slow_observer_does_not_hurt_a_quick_one() -> None:
@@ -76,14 +76,14 @@ def test_a_stir_reaches_one_stream_or_all() -> None:
     hub = Hub()
     with hub.subscribe(S) as one, hub.subscribe(OTHER) as other:
         one.look_again = other.look_again = False
-        hub.stir(S)
+        hub.notify(S)
         assert (one.look_again, other.look_again) == (True, False)
-        hub.stir()
+        hub.notify()
         assert (one.look_again, other.look_again) == (True, True)
 
 
-async def test_news_wakes_whoever_waits_and_only_then() -> None:
-    subscription = Subscription()
+async def test_item_or_notification_wakes_a_waiting_subscription() -> None:
+    subscription = HubSubscription()
     waiting = asyncio.create_task(subscription.wait())
     await asyncio.sleep(0)
     assert not waiting.done()
@@ -92,11 +92,11 @@ async def test_news_wakes_whoever_waits_and_only_then() -> None:
     again = asyncio.create_task(subscription.wait())
     await asyncio.sleep(0)
     assert not again.done()
-    subscription.stir()
+    subscription.notify()
     await asyncio.wait_for(again, 1)
 
 
 async def test_news_before_the_wait_is_not_lost() -> None:
-    subscription = Subscription()
+    subscription = HubSubscription()
     subscription.put(row(1))
     await asyncio.wait_for(subscription.wait(), 1)

@@ -1,4 +1,4 @@
-"""What running tools say: in order, joined, bounded, from any thread."""
+"""Progress and output of running tools: in order, joined, bounded, from any thread."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 
 from perdure.ids import CallId, EffectId, SessionId, TurnId
 from perdure.observe.emit import EventContext, EventData, EventRequest, ToolOutputDeltaData, ToolProgressData
-from perdure.observe.events import Live, OutputDelta, Progress
-from perdure.observe.live import INTERVAL_S, MAX_PIECE_CHARS, MAX_WAITING, Audience, LiveEmitter
+from perdure.observe.events import Live, ToolOutputDelta, ToolProgress
+from perdure.observe.live import INTERVAL_S, MAX_PIECE_CHARS, MAX_WAITING, LiveEmitter, ProgressSink
 
 WHERE = EventContext(turn_id=TurnId("t1"), exec_id=EffectId("c1.0.1"))
 CALL = CallId("t1.1.0")
@@ -23,14 +23,14 @@ class Room:
         self.empty = empty
 
     def emitter(self) -> LiveEmitter:
-        return LiveEmitter(Audience(lambda: not self.empty, self.heard.append, self._miss))
+        return LiveEmitter(ProgressSink(lambda: not self.empty, self.heard.append, self._miss))
 
     def _miss(self, count: int) -> None:
         self.lost += count
 
     @property
     def texts(self) -> list[str]:
-        return [one.message if isinstance(one, Progress) else getattr(one, "text", "") for one in self.heard]
+        return [one.message if isinstance(one, ToolProgress) else getattr(one, "text", "") for one in self.heard]
 
 
 def request(data: EventData) -> EventRequest:
@@ -54,9 +54,9 @@ async def test_events_carry_turn_effect_call_and_tool() -> None:
     assert room.heard == [], "emitting only takes; the loop tells"
     await asyncio.sleep(0.01)
     first, second = room.heard
-    assert isinstance(first, Progress)
+    assert isinstance(first, ToolProgress)
     assert (first.turn, first.effect, first.call, first.tool) == ("t1", "c1.0.1", CALL, "build")
-    assert isinstance(second, OutputDelta)
+    assert isinstance(second, ToolOutputDelta)
     assert (second.text, second.stream) == ("cc", "stderr")
 
 
@@ -69,7 +69,7 @@ async def test_output_of_one_stream_is_joined_and_order_is_kept() -> None:
     assert room.texts == ["ab", "!", "c", "half", "d"]
 
 
-async def test_what_cannot_be_sent_on_is_replaced() -> None:
+async def test_unencodable_text_is_replaced() -> None:
     room = Room()
     emitter = room.emitter()
     emitter.emit(progress("half\ud800"))

@@ -1,4 +1,4 @@
-"""What others commit: whoever it may concern looks again, and nobody else who only waits for a record."""
+"""Commits of other processes: waiters of the moved streams poll again, and no others."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 from perdure.errors import Code, Error
 from perdure.ids import Seq, StreamId
-from perdure.observe.hub import PEOPLE, Hub, Subscription
-from perdure.observe.movements import Movements
+from perdure.observe.head_poller import HeadPoller
+from perdure.observe.hub import PEOPLE, Hub, HubSubscription
 from perdure.store.protocol import Store
 from perdure.store.shapes import Head
 
@@ -34,21 +34,21 @@ class Heads:
 
 
 class Watch:
-    """A hub with those who wait, and what they are told."""
+    """A hub with waiters, and their wakeups."""
 
     def __init__(self, stack: ExitStack) -> None:
         self.hub, self.store = Hub(), Heads()
-        self.movements = Movements(cast("Store", self.store), self.hub)
+        self.movements = HeadPoller(cast("Store", self.store), self.hub)
         self._stack = stack
 
-    def waits(self, stream: StreamId, *, live: bool = False) -> Subscription:
+    def waits(self, stream: StreamId, *, live: bool = False) -> HubSubscription:
         waiting = self._stack.enter_context(self.hub.subscribe(stream, live=live))
         waiting.look_again = False
         return waiting
 
-    async def told(self, *waiting: Subscription) -> list[bool]:
-        """Whom a look makes look again."""
-        await self.movements.look()
+    async def told(self, *waiting: HubSubscription) -> list[bool]:
+        """Poll, and return which of the waiters were woken."""
+        await self.movements.poll()
         told = [one.look_again for one in waiting]
         for one in waiting:
             one.look_again = False
@@ -61,7 +61,7 @@ def watch() -> Iterator[Watch]:
         yield Watch(stack)
 
 
-async def test_whose_stream_has_moved_looks_again_and_nobody_else(watch: Watch) -> None:
+async def test_moved_stream_wakes_its_own_waiters_only(watch: Watch) -> None:
     one, two = watch.waits(ONE), watch.waits(TWO)
     await watch.told(one, two)
     assert await watch.told(one, two) == [False, False]
@@ -70,7 +70,7 @@ async def test_whose_stream_has_moved_looks_again_and_nobody_else(watch: Watch) 
     assert await watch.told(one, two) == [False, False]
 
 
-async def test_who_has_just_begun_to_wait_looks_whatever_was_seen_before(watch: Watch) -> None:
+async def test_new_waiter_is_woken_at_the_first_poll(watch: Watch) -> None:
     one = watch.waits(ONE)
     assert await watch.told(one) == [True]
     assert await watch.told(one) == [False]
@@ -78,7 +78,7 @@ async def test_who_has_just_begun_to_wait_looks_whatever_was_seen_before(watch: 
     assert await watch.told(one, two) == [False, True]
 
 
-async def test_who_begins_to_wait_for_a_known_stream_misses_nothing_that_comes_after(watch: Watch) -> None:
+async def test_waiter_joining_a_known_stream_misses_no_movement(watch: Watch) -> None:
     first = watch.waits(ONE)
     await watch.told(first)
     second = watch.waits(ONE)
@@ -86,7 +86,7 @@ async def test_who_begins_to_wait_for_a_known_stream_misses_nothing_that_comes_a
     assert await watch.told(first, second) == [True, True]
 
 
-async def test_a_stream_that_is_gone_is_made_or_is_made_again_has_moved(watch: Watch) -> None:
+async def test_deleted_created_or_recreated_stream_has_moved(watch: Watch) -> None:
     one, none = watch.waits(ONE), watch.waits(StreamId("not yet"))
     await watch.told(one, none)
     del watch.store.stand[ONE]
@@ -105,7 +105,7 @@ async def test_observers_and_people_always_look(watch: Watch) -> None:
     assert watch.store.asked[-1] == (ONE,), "people are no stream"
 
 
-async def test_where_nobody_waits_nothing_is_asked(watch: Watch) -> None:
+async def test_poll_without_waiters_queries_nothing(watch: Watch) -> None:
     watch.waits(ONE, live=True)
     watch.waits(PEOPLE)
     await watch.told()
@@ -118,7 +118,7 @@ async def test_a_look_that_failed_changes_nothing(watch: Watch) -> None:
     watch.store.stand[ONE] = Head(1, 0, Seq(6))
     watch.store.away = True
     with pytest.raises(Error):
-        await watch.movements.look()
+        await watch.movements.poll()
     watch.store.away = False
     assert not one.look_again
     assert await watch.told(one) == [True]

@@ -21,7 +21,7 @@ def found(*records: Record) -> list[str]:
 
 
 def test_a_call_whose_outcome_its_former_owner_told_has_one() -> None:
-    """It arrived before the new owner could write that nobody knows it."""
+    """The outcome arrived before the new owner could record a doubt."""
     assert found(late("c1.0.1"), END) == []
     assert found(ok("c1.0.1"), END) == []
 

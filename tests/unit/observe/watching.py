@@ -1,4 +1,4 @@
-"""A stream in memory that its owner, and strangers, write to while somebody watches."""
+"""An observed stream in memory, written by its owner and by others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from perdure.commit.plan import Entry, Plan
 from perdure.ids import EffectId, Fence, InputId, Seq, SessionId, StreamId, Tenant, TurnId, WorkerId, session_stream
 from perdure.inbox.admit import delivery
 from perdure.inbox.items import Input
-from perdure.observe.events import Cursor, Delta, Event, Fact
+from perdure.observe.events import Cursor, Event, RecordEvent, TextDelta
 from perdure.observe.follow import Sources, follow
 from perdure.observe.hub import Hub
 from perdure.runtime.live_texts import LiveTexts
@@ -42,7 +42,7 @@ class Stream:
         self._fence = getattr(admitted, "fence", None) or Fence(0)
 
     async def write(self, *records: Record) -> tuple[Row, ...]:
-        """Append, and tell nobody: what a stranger's process does."""
+        """Append without notification, like another process."""
         self._n += 1
         entries = tuple(Entry.of(record, at=self._n) for record in records)
         plan = Plan(stream=self.id, worker=ANN, fence=self._fence, n=self._n, entries=entries)
@@ -59,7 +59,7 @@ class Stream:
         self.typed += 1
         end = self._ends[effect] = self._ends.get(effect, 0) + len(text)
         cursor = Cursor(Seq(self.last if seq is None else seq), EffectId(effect), end)
-        self.hub.publish(self.id, Delta(cursor, TurnId(turn), EffectId(effect), text))
+        self.hub.publish(self.id, TextDelta(cursor, TurnId(turn), EffectId(effect), text))
 
 
 class Watcher:
@@ -80,12 +80,12 @@ class Watcher:
     @property
     def seqs(self) -> list[int]:
         """The durable facts received, by place."""
-        return [event.cursor.seq for event in self.events if isinstance(event, Fact)]
+        return [event.cursor.seq for event in self.events if isinstance(event, RecordEvent)]
 
     @property
     def texts(self) -> list[str]:
         """The live pieces received."""
-        return [event.text for event in self.events if isinstance(event, Delta)]
+        return [event.text for event in self.events if isinstance(event, TextDelta)]
 
     async def settle(self) -> None:
         """Until nothing more arrives by itself."""

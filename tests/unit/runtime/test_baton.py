@@ -1,4 +1,4 @@
-"""A baton: whoever waits for it goes on within the call that passes it on, unless a task runs."""
+"""A baton: its waiter resumes within the call that passes it on, unless a task runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NAME: ContextVar[str] = ContextVar("name", default="")
 
 
 async def outside(baton: Baton[str], seen: list[str], answer: str) -> None:
-    """Pass it on from a callback of the loop, as whoever hears from a server does."""
+    """Pass the baton on from a callback of the loop, as a connection does."""
     passed = asyncio.get_running_loop().create_future()
 
     def call() -> None:
@@ -30,7 +30,7 @@ async def passing(baton: Baton[str], seen: list[str], name: str = "") -> None:
     seen.append("later")
 
 
-async def test_whoever_waits_goes_on_before_that_call_ends_and_as_itself() -> None:
+async def test_waiter_resumes_inside_the_call_in_its_own_context() -> None:
     baton, seen = Baton[str](), list[str]()
     task = asyncio.create_task(passing(baton, seen, "!"))
     await asyncio.sleep(0)
@@ -50,14 +50,14 @@ async def test_a_task_that_passes_it_on_is_not_interrupted() -> None:
     assert seen == ["passed", "go", "later"]
 
 
-async def test_nobody_need_wait() -> None:
+async def test_result_without_waiter_is_stored() -> None:
     baton, seen = Baton[str](), list[str]()
     await outside(baton, seen, "go")
     await passing(baton, seen)
     assert seen == ["passed", "go", "later"]
 
 
-async def test_the_others_who_wait_are_woken_as_usual() -> None:
+async def test_further_waiters_are_woken_through_the_loop() -> None:
     baton, seen = Baton[str](), list[str]()
     tasks = [asyncio.create_task(passing(baton, seen)) for _ in range(2)]
     await asyncio.sleep(0)
@@ -66,7 +66,7 @@ async def test_the_others_who_wait_are_woken_as_usual() -> None:
     assert seen[:3] == ["go", "passed", "go"]
 
 
-async def test_whoever_went_away_is_not_called_back() -> None:
+async def test_cancelled_waiter_is_not_resumed() -> None:
     baton, seen = Baton[str](), list[str]()
     task = asyncio.create_task(passing(baton, seen))
     await asyncio.sleep(0)
@@ -77,7 +77,7 @@ async def test_whoever_went_away_is_not_called_back() -> None:
     assert seen == []
 
 
-async def test_what_whoever_goes_on_raises_is_its_own_business() -> None:
+async def test_error_of_a_resumed_waiter_stays_in_its_task() -> None:
     baton = Baton[str]()
 
     async def fails() -> None:

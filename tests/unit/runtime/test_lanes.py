@@ -1,4 +1,4 @@
-"""Which calls of a body run beside each other."""
+"""Concurrency of the calls of a body."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from typing import cast
 
 from perdure.runtime.calls.lanes import Lanes
-from perdure.tools.life import Life
+from perdure.tools.body_lifetime import BodyLifetime
 from perdure.vocab.tools import Durability
 
 
@@ -43,7 +43,7 @@ class Track:
 
     async def _run(self, name: str, promises: Durability) -> None:
         try:
-            async with self._lanes.turn(cast("Life", self.body), promises, self._most):
+            async with self._lanes.turn(cast("BodyLifetime", self.body), promises, self._most):
                 self.running.append(name)
                 await self._ends[name].wait()
                 self.running.remove(name)
@@ -63,7 +63,7 @@ class Track:
             await asyncio.sleep(0)
 
 
-async def test_at_most_so_many_run_and_who_came_first_goes_first() -> None:
+async def test_calls_run_in_order_up_to_the_limit() -> None:
     track = Track(most=2)
     for name in "abcd":
         await track.start(name)
@@ -84,7 +84,7 @@ async def test_one_of_each_class_runs() -> None:
     assert track.running == ["c", "d", "b"]
 
 
-async def test_a_serial_call_runs_alone_and_nobody_overtakes_it() -> None:
+async def test_serial_call_runs_alone_and_is_not_overtaken() -> None:
     track = Track()
     await track.start("a")
     await track.start("s", serial=True)

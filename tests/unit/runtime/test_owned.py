@@ -1,4 +1,4 @@
-"""The writing end of a stream, where the store answers an append by itself: whoever waited goes on within that."""
+"""The writing end of a stream, where the store completes an append inline: waiters resume within that call."""
 
 from __future__ import annotations
 
@@ -78,9 +78,7 @@ async def goes_on(owned: OwnedStream, title: str, *, waits: bool) -> None:
 
 
 @pytest.mark.parametrize("waits", [False, True])
-async def test_what_they_submit_who_went_on_at_once_is_handed_over(
-    owned: OwnedStream, store: Later, waits: bool
-) -> None:
+async def test_records_submitted_by_a_resumed_task_are_appended(owned: OwnedStream, store: Later, waits: bool) -> None:
     owned.submit(TitleSet(title="one"))
     tasks = [asyncio.create_task(goes_on(owned, title, waits=waits)) for title in ("two",)]
     await asyncio.sleep(0)
@@ -91,7 +89,7 @@ async def test_what_they_submit_who_went_on_at_once_is_handed_over(
     assert owned.settled
 
 
-async def test_all_who_go_on_at_once_and_need_not_wait_make_one_append(owned: OwnedStream, store: Later) -> None:
+async def test_records_of_all_resumed_tasks_share_one_append(owned: OwnedStream, store: Later) -> None:
     owned.submit(TitleSet(title="one"))
     tasks = [asyncio.create_task(goes_on(owned, title, waits=False)) for title in ("two", "three")]
     await asyncio.sleep(0)
@@ -100,9 +98,7 @@ async def test_all_who_go_on_at_once_and_need_not_wait_make_one_append(owned: Ow
     await asyncio.gather(*tasks)
 
 
-async def test_one_who_ends_the_event_loop_takes_nothing_from_those_who_come_after(
-    owned: OwnedStream, store: Later
-) -> None:
+async def test_task_ending_the_loop_does_not_lose_other_records(owned: OwnedStream, store: Later) -> None:
     async def ends() -> None:
         await owned.durable()
         owned.submit(TitleSet(title="two"))
@@ -118,7 +114,7 @@ async def test_one_who_ends_the_event_loop_takes_nothing_from_those_who_come_aft
     assert isinstance(tasks[0].exception(), SystemExit)
 
 
-async def test_who_is_answered_with_others_goes_on_a_turn_later(owned: OwnedStream, store: Later) -> None:
+async def test_waiter_of_a_shared_reply_resumes_one_iteration_later(owned: OwnedStream, store: Later) -> None:
     owned.submit(TitleSet(title="one"))
     task = asyncio.create_task(goes_on(owned, "two", waits=True))
     await asyncio.sleep(0)
@@ -131,7 +127,7 @@ async def test_who_is_answered_with_others_goes_on_a_turn_later(owned: OwnedStre
         seen.append(len(store.asked))
 
     await _from_outside(both)
-    assert seen == [1], "whoever is answered with it comes first"
+    assert seen == [1], "callers of the same reply come first"
     await asyncio.sleep(0)
     assert len(store.asked) == 2
     store.seq = 1

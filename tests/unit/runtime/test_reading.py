@@ -17,10 +17,10 @@ from perdure.models.protocol import (
     ModelEvent,
     ModelReply,
     ModelRequest,
-    TextDelta,
+    TextPiece,
     ThinkingDelta,
 )
-from perdure.runtime.calls.reading import NOBODY, Patience, stream_reply
+from perdure.runtime.calls.reading import NOBODY, StallPolicy, stream_reply
 from perdure.services.replies import StreamProgress
 from perdure.testing.clock import ManualClock
 from perdure.vocab.messages import Text
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class _Hasty(selectors.DefaultSelector):
-    """Whoever would wait finds that the time has passed."""
+    """A loop whose waits end at once."""
 
     passed = 0.0
 
@@ -73,22 +73,22 @@ class Slow:
             self.closed = True
 
 
-PATIENT = Patience()
+PATIENT = StallPolicy()
 
 
-async def read(model: Slow, patience: Patience = PATIENT) -> ModelReply:
+async def read(model: Slow, patience: StallPolicy = PATIENT) -> ModelReply:
     return await stream_reply(model, ModelRequest("m", "", (), ()), NOBODY, patience)
 
 
-@pytest.mark.parametrize("event", [TextDelta("x"), ThinkingDelta("x"), HiddenDelta(1)])
-def test_whatever_the_model_writes_breaks_its_silence(event: ModelEvent) -> None:
+@pytest.mark.parametrize("event", [TextPiece("x"), ThinkingDelta("x"), HiddenDelta(1)])
+def test_every_model_event_resets_the_stall_timer(event: ModelEvent) -> None:
     model = Slow(*[(119.0, event)] * 4, (119.0, REPLY))
     assert in_no_time(read(model)) == REPLY
 
 
-@pytest.mark.parametrize("event", [TextDelta(""), ThinkingDelta(""), HiddenDelta(0)])
+@pytest.mark.parametrize("event", [TextPiece(""), ThinkingDelta(""), HiddenDelta(0)])
 def test_empty_pieces_do_not(event: ModelEvent) -> None:
-    model = Slow((1.0, TextDelta("Hel")), *[(50.0, event)] * 9, (1.0, REPLY))
+    model = Slow((1.0, TextPiece("Hel")), *[(50.0, event)] * 9, (1.0, REPLY))
     with pytest.raises(ModelError) as caught:
         in_no_time(read(model))
     error = caught.value.error
@@ -103,14 +103,14 @@ def test_a_model_that_never_begins_is_given_up_too() -> None:
 
 
 @pytest.mark.parametrize("first", [ComesWhole(), JobBegun({})])
-def test_what_comes_whole_is_waited_for(first: ModelEvent) -> None:
+def test_unstreamed_reply_is_awaited_beyond_the_stall_timeout(first: ModelEvent) -> None:
     assert in_no_time(read(Slow((0.0, first), (500.0, REPLY)))) == REPLY
 
 
 def test_how_long_is_said_by_the_agent_and_may_be_for_ever() -> None:
     with pytest.raises(ModelError, match=r"no tokens for 0\.5s"):
-        in_no_time(read(Slow((0.6, REPLY)), Patience(500)))
-    assert in_no_time(read(Slow((1e6, REPLY)), Patience(None))) == REPLY
+        in_no_time(read(Slow((0.6, REPLY)), StallPolicy(500)))
+    assert in_no_time(read(Slow((1e6, REPLY)), StallPolicy(None))) == REPLY
 
 
 class Listener:
@@ -130,8 +130,8 @@ class Listener:
 
 def test_heartbeats_tell_how_far_it_is() -> None:
     listener = Listener()
-    pieces: list[tuple[float, ModelEvent]] = [(1.0, TextDelta("ab")), (1.0, HiddenDelta(7)), (1.0, ThinkingDelta("c"))]
-    patience = Patience(heartbeater=listener, clock=ManualClock(wall_ms=5_000))
+    pieces: list[tuple[float, ModelEvent]] = [(1.0, TextPiece("ab")), (1.0, HiddenDelta(7)), (1.0, ThinkingDelta("c"))]
+    patience = StallPolicy(heartbeater=listener, clock=ManualClock(wall_ms=5_000))
     in_no_time(read(Slow(*pieces * 4, (30.0, REPLY)), patience))
     said = [progress.accumulated_len for progress in listener.told]
     assert said == [5, 11, 12, 12], "every 5 s while it writes, every 12 s while it does not"
@@ -139,7 +139,7 @@ def test_heartbeats_tell_how_far_it_is() -> None:
 
 
 @pytest.mark.parametrize("listener", [Listener(1e6), Listener(fails=True)], ids=["slow", "failing"])
-def test_whoever_listens_badly_changes_nothing(listener: Listener) -> None:
-    model = Slow(*[(6.0, TextDelta("x"))] * 3, (1.0, REPLY))
-    assert in_no_time(read(model, Patience(heartbeater=listener, clock=ManualClock()))) == REPLY
+def test_failing_heartbeat_listener_has_no_effect(listener: Listener) -> None:
+    model = Slow(*[(6.0, TextPiece("x"))] * 3, (1.0, REPLY))
+    assert in_no_time(read(model, StallPolicy(heartbeater=listener, clock=ManualClock()))) == REPLY
     assert listener.told

@@ -1,4 +1,4 @@
-"""What may be changed in a tree of files, and the limits that nobody wants to reach with real bytes."""
+"""Changes of a file tree, and its limits without real bytes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_session_has_room_for_so_many_bytes_and_no_more() -> None:
     full = tree(a=MAX_SESSION_BYTES - 3)
     assert full.writing("/b", ("123", "text"), "by").record.put[0].size == 3
     assert "500" not in refusal(full, "/b", "1234").hint
-    assert full.writing("/a", ("1234", "text"), "by").record.put[0].size == 4, "what is replaced makes room"
+    assert full.writing("/a", ("1234", "text"), "by").record.put[0].size == 4, "replaced bytes make room"
 
 
 def test_a_file_has_room_for_so_many_bytes_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,7 +52,7 @@ def test_a_session_has_so_many_files_and_no_more() -> None:
     assert caught.value.code is Code.FILE_LIMIT_EXCEEDED
 
 
-def test_what_no_path_has_any_more_is_let_go() -> None:
+def test_blob_without_remaining_path_is_released() -> None:
     before = tree(a=1, b=1)
     before.nodes["/c"] = before.nodes["/a"]
     change = before.removing("/a", "by", recursive=False)

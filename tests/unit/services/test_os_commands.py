@@ -1,4 +1,4 @@
-"""What a look at a run folder finds, whoever died in between."""
+"""Inspection of a run folder after deaths of its processes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure.processes.commands import Beginning, Command, Exited, Gone, NotBegun
+from perdure.processes.commands import Command, Exited, Gone, NotBegun, StartingCommand
 from perdure.services.command_supervisor import put, start_of
 from perdure.services.os_commands import RunFolder, host_id, send, this_boot
 
@@ -24,44 +24,44 @@ def ran(run: RunFolder) -> bool:
     return (run.path.parents[2] / "ran").exists()
 
 
-def test_a_command_does_not_begin_if_it_cannot_be_written_that_it_does(run: RunFolder) -> None:
+def test_command_does_not_start_when_its_start_is_unrecordable(run: RunFolder) -> None:
     (run.path / "started.json").mkdir()  # so it cannot be made
     run.wait(run.spawn())
     claim = json.loads((run.path / "claim.json").read_text())
     while start_of(claim["pid"]) == claim["start"]:
         os.sched_yield()
-    assert run.look(this_boot()) == NotBegun()
+    assert run.inspect(this_boot()) == NotBegun()
     assert not ran(run)
 
 
-def test_who_looks_first_decides_that_it_never_begins(run: RunFolder) -> None:
-    assert run.look(this_boot()) == NotBegun()
+def test_inspection_before_the_claim_prevents_the_start(run: RunFolder) -> None:
+    assert run.inspect(this_boot()) == NotBegun()
     run.wait(run.spawn())
     assert not ran(run)
-    assert run.look(this_boot()) == NotBegun()
+    assert run.inspect(this_boot()) == NotBegun()
 
 
-def test_while_its_supervisor_lives_nobody_else_decides(run: RunFolder) -> None:
+def test_claim_of_a_live_supervisor_holds(run: RunFolder) -> None:
     mine = {"pid": os.getpid(), "start": start_of(os.getpid()), "by": "supervisor"}
     assert put(str(run.path), "claim.json", mine, once=True)
-    assert run.look(this_boot()) == Beginning()
-    assert run.look("another boot") == NotBegun(), "nobody of another boot lives"
+    assert run.inspect(this_boot()) == StartingCommand()
+    assert run.inspect("another boot") == NotBegun(), "processes of another boot are dead"
 
 
 def test_another_token_is_another_folder(run: RunFolder) -> None:
-    assert isinstance(RunFolder(run.path, "other").look(this_boot()), Gone)
+    assert isinstance(RunFolder(run.path, "other").inspect(this_boot()), Gone)
 
 
 def test_how_it_ended_is_known_in_another_boot_too(run: RunFolder) -> None:
     run.wait(run.spawn())
-    while not isinstance(seen := run.look(this_boot()), Exited):
+    while not isinstance(seen := run.inspect(this_boot()), Exited):
         os.sched_yield()
     assert (seen.exit_code, seen.signal, seen.error) == (4, None, "")
-    assert run.look("another boot") == seen
+    assert run.inspect("another boot") == seen
     assert ran(run)
 
 
-def test_nobody_is_signalled_in_the_name_of_another(run: RunFolder) -> None:
+def test_signal_is_refused_for_another_process_or_boot(run: RunFolder) -> None:
     mine = os.getpid()
     assert send("SIGKILL", mine, start_of(mine) + 1, this_boot()) is False
     assert send("SIGKILL", mine, start_of(mine), "another boot") is False

@@ -1,4 +1,4 @@
-"""What a schedule owes at a moment, by its policies. Nine o'clock in UTC is due every day; expectations by hand."""
+"""Due runs of a schedule, by its policies. Nine o'clock in UTC is due every day; expectations by hand."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from perdure.services.schedules import (
 from perdure.vocab.records import Record, Row, kind_of, write
 from perdure.vocab.schedules import (
     CatchUp,
-    SayToSession,
     Schedule,
     ScheduleChanged,
     ScheduleCreated,
     ScheduleFired,
     ScheduleSkipped,
+    SendInput,
 )
 
-SAY = SayToSession(session="s", text="hello")
+SAY = SendInput(session="s", text="hello")
 
 
 def at(text: str) -> int:
@@ -79,11 +79,11 @@ def test_a_run_that_was_made_is_not_due_again() -> None:
         ("all", "06T12:00", Due(fire=(at("04T09:00"), at("05T09:00"), at("06T09:00")), missed=2)),
     ],
 )
-def test_what_was_missed_is_made_up_for_by_policy(catch_up: CatchUp, now: str, expected: Due) -> None:
+def test_missed_runs_follow_the_catch_up_policy(catch_up: CatchUp, now: str, expected: Due) -> None:
     assert due(told(("01T10:00", daily(catch_up))), now=at(now)) == expected
 
 
-def test_what_is_left_out_is_handled_and_counted() -> None:
+def test_skipped_runs_are_handled_and_counted() -> None:
     late = ScheduleSkipped(due_at=at("06T09:00"), reason="late", missed=5)
     state = told(("01T10:00", daily("none")), ("06T12:00", late))
     assert next_due(state) == at("07T09:00")
@@ -92,7 +92,7 @@ def test_what_is_left_out_is_handled_and_counted() -> None:
     assert told(("01T10:00", daily()), ("02T09:00", overlap)).skipped == 1
 
 
-def test_what_is_due_while_it_is_paused_is_not_made_up_for() -> None:
+def test_runs_due_during_a_pause_are_not_caught_up() -> None:
     paused = (("01T10:00", daily("all")), ("01T11:00", ScheduleChanged(change="paused")))
     assert due(told(*paused), now=at("05T12:00")) == Due()
     assert upcoming(told(*paused), 5, now=at("05T12:00")) == ()
@@ -126,7 +126,7 @@ def test_once_is_once() -> None:
     assert (is_done(done), next_due(done), due(done, now=at("09T00:00"))) == (True, None, Due())
 
 
-def test_it_is_done_after_the_runs_it_was_made_for() -> None:
+def test_schedule_is_done_after_its_maximum_runs() -> None:
     two = (("01T10:00", daily("all", max_runs=2)), ("02T09:00", ScheduleFired(due_at=at("02T09:00"))))
     assert upcoming(told(*two), 5, now=at("02T10:00")) == (at("03T09:00"),)
     assert due(told(*two), now=at("09T10:00")).fire == (at("07T09:00"),)
@@ -201,12 +201,12 @@ def test_a_log_without_its_oldest_records_folds_to_the_same(life: list[str], tim
     assert pruned or len(whole.rows) <= KEPT + PRUNED_AT_ONCE
     assert len(short.rows) <= KEPT + PRUNED_AT_ONCE
     told, kept = fold_all(whole.rows), fold_all(short.rows)
-    unlike = {"seq": 0, "answered": frozenset[str]()}  # of what is gone, nobody will ask again
+    unlike = {"seq": 0, "answered": frozenset[str]()}  # a pruned occurrence is not requested again
     assert replace(kept, **unlike) == replace(told, **unlike)
     assert kept.asked == tuple(asked)
 
 
-def test_of_a_short_log_nothing_goes_and_of_a_long_one_the_oldest_but_for_the_first() -> None:
+def test_pruning_removes_the_oldest_runs_of_long_logs() -> None:
     log = Log()
     log.write(daily())
     for n in range(KEPT + PRUNED_AT_ONCE - 1):

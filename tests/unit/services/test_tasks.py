@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from perdure.ids import SessionId
-from perdure.services.background import MAX_LOG_CHARS, MAX_TAIL_CHARS, OutputLog, Run, capped
+from perdure.services.background import MAX_LOG_CHARS, MAX_TAIL_CHARS, OutputLog, RunAttempt, capped
 from perdure.services.tasks import (
     CreateSessionTask,
     NewTaskMessage,
@@ -44,7 +44,7 @@ def test_an_update_of_another_attempt_is_ignored_whole() -> None:
 
 
 @pytest.mark.parametrize("end", ["succeeded", "failed", "canceled"])
-def test_what_has_ended_stays_as_it_ended(end: TaskState) -> None:
+def test_ended_task_keeps_its_state(end: TaskState) -> None:
     over = apply_task_update(task("running"), SessionTaskUpdate(state=end), 20)
     assert (over.state, over.finished_at) == (end, 20)
     others = cast("list[TaskState]", [s for s in ("running", "succeeded", "failed", "canceled") if s != end])
@@ -120,7 +120,7 @@ def test_output_is_kept_up_to_its_limit_and_says_so() -> None:
     assert log.text() == before
 
 
-def test_what_fits_exactly_is_not_called_truncated() -> None:
+def test_text_of_exact_limit_is_not_marked_truncated() -> None:
     log = OutputLog()
     log.add("o", "x" * (MAX_LOG_CHARS - len("[o] ")))
     assert len(log.text()) == MAX_LOG_CHARS
@@ -137,7 +137,7 @@ def test_the_tail_is_the_last_2048_characters() -> None:
 
 
 def test_a_run_says_where_it_leaves_things_and_how_it_ended() -> None:
-    run = Run("bg_1", "Watch", "watch")
+    run = RunAttempt("bg_1", "Watch", "watch")
     assert run.signal("completed", "All well") == (
         "Background run completed.\n- run_id: bg_1\n- title: Watch\n- tool: watch\n- summary: All well\n"
         "- result_path: /.background/bg_1/result.json\n- log_path: /.background/bg_1/output.log"

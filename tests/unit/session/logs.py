@@ -7,7 +7,7 @@ from random import Random
 
 from perdure.ids import BlobHash, EffectId, InputId, Seq, StreamId, TurnId
 from perdure.turn.state import Call
-from perdure.vocab.messages import AttachmentRef, Image, InputPart, Text
+from perdure.vocab.messages import AttachmentRef, ImagePart, InputPart, Text
 from perdure.vocab.outcomes import Success
 from perdure.vocab.records import (
     InputAdmitted,
@@ -21,7 +21,7 @@ from perdure.vocab.records import (
 )
 from tests.unit.turn.driving import Owner
 
-PICTURE = Image(ref=AttachmentRef(hash=BlobHash("h"), media_type="image/png", size=1))
+PICTURE = ImagePart(ref=AttachmentRef(hash=BlobHash("h"), media_type="image/png", size=1))
 
 
 @dataclass
@@ -64,7 +64,7 @@ class Session:
 
 
 def news_of(call: str, effect: str) -> str:
-    """What the log's late news says, so that each piece can be recognised."""
+    """Return the text of a late outcome, so that each can be recognised."""
     return f"<{call} {effect}>"
 
 

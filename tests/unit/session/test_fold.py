@@ -89,7 +89,7 @@ def test_a_cancel_request_is_kept_until_its_turn_ends() -> None:
 
 
 def test_the_version_of_the_fold_is_known() -> None:
-    assert CODE == "session-10"
+    assert CODE == "session-11"
 
 
 def test_a_snapshot_is_small_and_holds_no_messages() -> None:
@@ -102,9 +102,7 @@ PLACES = st.integers(0, 10_000)
 
 
 @given(SEEDS, PLACES, PLACES, PLACES)
-def test_a_snapshot_anywhere_and_the_tail_after_it_give_the_fold_of_the_log(
-    seed: int, end: int, request: int, at: int
-) -> None:
+def test_snapshot_and_tail_equal_the_fold_of_the_log(seed: int, end: int, request: int, at: int) -> None:
     log = random_log(seed, turns=3)
     log = log[: end % (len(log) + 1)]
     log.insert(request % (len(log) + 1), cancel(TurnId("t99")))  # for a turn that is still queued

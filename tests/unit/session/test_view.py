@@ -1,4 +1,4 @@
-"""What a model is shown: valid whatever was interrupted, and true."""
+"""The model's view: valid after any interruption, and true."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from perdure.turn.state import Acting
 from perdure.vocab.effects import EffectKind
 from perdure.vocab.messages import (
     AttachmentRef,
-    Image,
+    ImagePart,
     Message,
     Part,
     Reply,
@@ -26,12 +26,12 @@ from perdure.vocab.messages import (
     Text,
     Thinking,
     ToolCall,
-    ToolResult,
+    ToolResultPart,
 )
 from perdure.vocab.outcomes import (
     DurableStepOutcome,
     Failed,
-    Failure,
+    FailureDetail,
     InDoubt,
     LlmCallOutcome,
     NotRun,
@@ -55,13 +55,13 @@ from tests.unit.turn.test_machine_laws import owner
 from tests.unit.turn.turning import (
     admitted,
     asked,
+    backoff,
     broke,
     cancel,
     ended,
     intent,
     late,
     lost,
-    nap,
     ok,
     opening,
     said,
@@ -96,17 +96,17 @@ def _words(part: Part) -> str:
             return f"({text})"
         case ToolCall(id=id, name=name):
             return f"{name}? [{id}]"
-        case ToolResult(call=call, output=output, is_error=is_error):
+        case ToolResultPart(call=call, output=output, is_error=is_error):
             return f"{output} [{call}]" + (" !" if is_error else "")
         case _:
             return type(part).__name__
 
 
 def result(*records: Record, index: int = 0) -> tuple[Json, bool]:
-    """What the model is told of one call of the last round."""
+    """Return the result of one call of the last round."""
     message = turn_view([*START, said(*["x"] * 3), *records]).messages[-1]
     part = message.parts[index]
-    assert isinstance(part, ToolResult)
+    assert isinstance(part, ToolResultPart)
     return part.output, part.is_error
 
 
@@ -120,7 +120,7 @@ def steering(text: str, turn: TurnId = T1) -> InputAdmitted:
 
 @settings(max_examples=60)
 @given(SEEDS)
-def test_the_view_of_any_prefix_of_any_log_is_valid_for_a_provider(seed: int) -> None:
+def test_view_of_every_log_prefix_is_valid(seed: int) -> None:
     log = random_log(seed, turns=3)
     for cut in range(len(log) + 1):
         turns = [turn_view(turn) for turn in by_turn(log[:cut])]
@@ -129,7 +129,7 @@ def test_the_view_of_any_prefix_of_any_log_is_valid_for_a_provider(seed: int) ->
 
 @settings(max_examples=60)
 @given(SEEDS)
-def test_what_is_steered_stands_in_the_view_once_and_before_the_reply_to_it(seed: int) -> None:
+def test_steered_input_precedes_its_reply_in_the_view(seed: int) -> None:
     session = Session(Random(seed))
     for index in range(3):
         session.turn(index)
@@ -169,7 +169,7 @@ ANYTHING = [
     *("intent 0.1", "intent 1.1", "intent 0.2", "ok 0.1", "ok 1.1", "ok 0.2", "broke 0.1", "broke 1.1"),
     *("lost 0.1", "lost 1.1", "lost 0.2", "late 0.1", "late 1.1", "late 0.2", "late_of_another 0.1", "not_run 0.1"),
     *("probe happened", "probe did_not_happen", "probe unknown", "probe gibberish"),
-    *("nap 0.1", "woke 0.1", "asked ", "unsaid ", "cancel ", "steer one", "steer two", "pause ", "resume "),
+    *("backoff 0.1", "woke 0.1", "asked ", "unsaid ", "cancel ", "steer one", "steer two", "pause ", "resume "),
     *("begin step:a", "begin step:0.1.probe", "begin event:/:", "done step:a", "done step:0.1.probe"),
 ]
 
@@ -187,7 +187,7 @@ def anything(what: str, n: int, turn: TurnId) -> Record:
         "late_of_another": lambda: late(id, turn=TurnId("t0")),
         "not_run": lambda: ended(id, NotRun(), turn=turn),
         "probe": lambda: verdict(f"c{n}.0.1.probe", about),
-        "nap": lambda: nap(f"{id}.sleep"),
+        "backoff": lambda: backoff(f"{id}.sleep"),
         "woke": lambda: woke(f"{id}.sleep"),
         "asked": lambda: asked(f"m{n}.1"),
         "unsaid": lambda: unsaid(f"m{n}.1"),
@@ -273,7 +273,7 @@ def test_the_model_is_told_what_the_machine_settled(seed: int) -> None:
             continue
         results = turn_view([*START, *driven.records]).messages[-1].parts
         for call, part in zip(phase.calls, results, strict=True):
-            assert isinstance(part, ToolResult)
+            assert isinstance(part, ToolResultPart)
             assert part.call == call.request.id
             if call.output is not None and part.output != {"error": NOT_EXECUTED, "code": "interrupted"}:
                 assert (part.output, part.is_error) == told(call.output)
@@ -299,7 +299,7 @@ def test_late_news_is_told_exactly_once(seed: int) -> None:
 
 def test_a_turn_begins_with_what_was_said() -> None:
     assert shown() == ["user: hello"]
-    picture = Image(ref=AttachmentRef(hash=BlobHash("h"), media_type="image/png", size=1))
+    picture = ImagePart(ref=AttachmentRef(hash=BlobHash("h"), media_type="image/png", size=1))
     said_so = InputAdmitted(input=InputId("i"), turn=T1, parts=(Text(text="look"), picture))
     assert turn_view([said_so]).messages == (Message(role="user", parts=(Text(text="look"), picture)),)
 
@@ -323,8 +323,8 @@ def test_replies_calls_and_results_follow_each_other() -> None:
     ]
 
 
-def test_what_leads_to_nothing_is_not_shown() -> None:
-    assert shown(asked(), unsaid(), nap("m1.1.sleep"), woke("m1.1.sleep"), cancel()) == ["user: hello"]
+def test_records_without_content_are_not_shown() -> None:
+    assert shown(asked(), unsaid(), backoff("m1.1.sleep"), woke("m1.1.sleep"), cancel()) == ["user: hello"]
 
 
 def reply(*parts: ReplyPart) -> EffectSettled:
@@ -347,7 +347,7 @@ def test_a_reply_of_nothing_but_thinking_is_left_out() -> None:
 def test_results_keep_the_id_the_provider_gave_the_call() -> None:
     call = ToolCall(id=CallId("t1.1.0"), name="x", args={}, provider_id="call_0")
     part = turn_view([*START, reply(call), ok("c1.0.1")]).messages[-1].parts[0]
-    assert isinstance(part, ToolResult)
+    assert isinstance(part, ToolResultPart)
     assert (part.provider_id, part.name) == ("call_0", "x")
 
 
@@ -385,7 +385,7 @@ def test_a_call_without_a_result_is_told_for_what_it_is(records: tuple[Record, .
     assert is_error
 
 
-def test_what_a_probe_found_is_the_result() -> None:
+def test_probe_value_is_the_call_result() -> None:
     found = (intent("c1.0.1"), lost("c1.0.1"), verdict("c1.0.1.probe", "happened", {"id": 7}))
     assert result(*found) == ({"id": 7}, False)
     assert result(intent("c1.0.1"), lost("c1.0.1"), verdict("c1.0.1.probe", "happened")) == (None, False)
@@ -401,7 +401,11 @@ def test_other_calls_are_not_touched_by_a_repair() -> None:
     [
         (Success(value={"a": 1}), {"a": 1}, False),
         (Success(), None, False),
-        (Failed(failure=Failure(code="declined", message="no money")), {"error": "no money", "code": "declined"}, True),
+        (
+            Failed(failure=FailureDetail(code="declined", message="no money")),
+            {"error": "no money", "code": "declined"},
+            True,
+        ),
         (InDoubt(reason="timeout"), {"error": UNKNOWN, "code": "outcome_unknown", "reason": "timeout"}, True),
         (
             InDoubt(reason="declared", message="502"),
@@ -412,7 +416,7 @@ def test_other_calls_are_not_touched_by_a_repair() -> None:
         (NotRun(reason="by ann"), {"error": "cancelled: the call was not run (by ann)", "code": "cancelled"}, True),
     ],
 )
-def test_what_a_model_is_told_of_an_output(output: ToolOutput, shown_as: Json, is_error: bool) -> None:
+def test_tool_output_is_rendered_for_the_model(output: ToolOutput, shown_as: Json, is_error: bool) -> None:
     assert told(output) == (shown_as, is_error)
     assert result(ended("c1.0.1", output)) == (shown_as, is_error)
 
@@ -448,7 +452,7 @@ def test_late_news_of_an_earlier_round_is_told_at_the_next_turn() -> None:
     assert lines(joined([view, turn_view([admitted("next", T2)])]))[-2:] == [f"user: {NEWS}", "user: next"]
 
 
-def test_late_news_of_an_earlier_attempt_is_not_the_result_of_a_later_one() -> None:
+def test_late_outcome_does_not_settle_a_later_attempt() -> None:
     again = (intent("c1.0.1"), lost("c1.0.1"), verdict("c1.0.1.probe", "did_not_happen"), intent("c1.0.2"))
     view = turn_view([*START, said("x"), *again, late("c1.0.1", "paid")])
     assert view.carried == (NEWS,)
@@ -470,7 +474,7 @@ def test_a_failure_that_arrives_late_is_told_as_one() -> None:
         call=CallId("t0.1.0"),
         id=EffectId("c1.0.1"),
         tool="x",
-        output=Failed(failure=Failure(code="declined", message="no")),
+        output=Failed(failure=FailureDetail(code="declined", message="no")),
     )
     note = '[Late news about the call x, whose outcome was unknown: {"error":"no","code":"declined"}]'
     assert lines(turn_view([failed, admitted("next", T2)]).messages)[0] == f"user: {note}"
@@ -528,7 +532,7 @@ def test_the_size_of_a_view_follows_its_messages() -> None:
 
 def test_the_checker_itself_complains_where_it_should() -> None:
     call = ToolCall(id=CallId("c"), name="x", args={})
-    answer = ToolResult(call=CallId("c"), name="x", output=1)
+    answer = ToolResultPart(call=CallId("c"), name="x", output=1)
     user, calls, tool = (
         Message(role="user", parts=(Text(text="hi"),)),
         Message(role="assistant", parts=(call,)),

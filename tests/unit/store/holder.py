@@ -1,4 +1,4 @@
-"""A process that holds a stream in a database and hangs, until somebody ends it."""
+"""A process that holds a stream in a database and hangs until it is killed."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ async def hammer(path: Path, name: str, streams: int, appends: int) -> None:
                 await store.annotate(stream_named("shared"), entry(f"{name}.{n}"))
 
     await asyncio.gather(*(work(claim) for claim in claims))
-    await store.retire(worker)
+    await store.deregister(worker)
     await store.close()
 
 

@@ -21,7 +21,7 @@ from perdure.processes.registration import owner_of, starting
 from perdure.processes.visibility import LIVE, seen_from
 from perdure.runtime.clock import SystemClock
 from perdure.store.postgres import PostgresStore
-from perdure.store.postgres.driver import Cells, Connection, dial
+from perdure.store.postgres.driver import Cells, PgConnection, dial
 from perdure.store.postgres.schema import queries
 from perdure.store.protocol import Store
 from perdure.store.sqlite import SqliteStore
@@ -72,7 +72,7 @@ def filled(path: Path, total: int) -> None:
         )
         file.executemany("INSERT INTO waits (promise, stream) VALUES (?, ?)", [(f"p{i}", i) for i in ids])
         file.executemany(
-            "INSERT INTO inbox (stream, source_key, at, came_at, news, data) VALUES (?, 'k', 1, 1, 1, '{}')",
+            "INSERT INTO inbox (stream, source_key, at, came_at, wakes, data) VALUES (?, 'k', 1, 1, 1, '{}')",
             [(i * total // BUSY,) for i in range(1, BUSY + 1)],
         )
         file.execute("ANALYZE")
@@ -129,9 +129,11 @@ def test_a_page_of_processes_takes_as_many_steps_however_many_there_are(
     assert taken[1] <= taken[0] + 20, f"from 1,000 to 10,000 processes: {taken} steps"
 
 
-def test_a_look_for_work_takes_as_many_steps_however_many_processes_are_parked(sizes: dict[int, Path]) -> None:
-    holes = defaultdict[str, object](lambda: None, now=10, waited=5, format=1, worker="ann", limit=50, suspects="also")
-    holes |= dict.fromkeys(("alive", "besides", "recent", "without"), "[]")
+def test_work_scan_cost_is_independent_of_parked_processes(sizes: dict[int, Path]) -> None:
+    holes = defaultdict[str, object](
+        lambda: None, now=10, waited=5, format=1, worker="ann", limit=50, quarantined="also"
+    )
+    holes |= dict.fromkeys(("alive", "driving", "recent", "without"), "[]")
     taken: list[int] = []
     for total, path in sizes.items():
         steps, rows = steps_of(path, "claimable", holes)
@@ -163,14 +165,14 @@ SELECT id, 1, 1, 'process_registered', 1, '\\x{3}'::bytea FROM {0}.streams;
 INSERT INTO {0}.tags (tenant, tag, stream) SELECT 'default', t, id FROM {0}.streams, unnest(ARRAY[{4}]) AS t;
 INSERT INTO {0}.timers (stream, name, due_at) SELECT id, 'nap', 1000000000000000 + id FROM {0}.streams;
 INSERT INTO {0}.waits (promise, stream) SELECT 'p' || id, id FROM {0}.streams;
-INSERT INTO {0}.inbox (stream, source_key, at, news, data)
+INSERT INTO {0}.inbox (stream, source_key, at, wakes, data)
 SELECT id, 'k', 1, true, '{{}}' FROM {0}.streams WHERE substr(name, 2)::int % ({1} / 10) = 0;
 ANALYZE {0}.streams, {0}.log, {0}.tags, {0}.timers, {0}.inbox, {0}.waits;
 """
 
 
 @pytest.fixture
-async def admin(postgres: Server) -> AsyncIterator[Connection]:
+async def admin(postgres: Server) -> AsyncIterator[PgConnection]:
     connection = await dial(postgres.url(), settings={}, cached=0, connect_s=10, command_s=60)
     yield connection
     await connection.close()
@@ -205,7 +207,7 @@ def rows_read(tree: Cells) -> int:
     return round(sum((n["Actual Rows"] + n.get("Rows Removed by Filter", 0)) * n["Actual Loops"] for n in read))
 
 
-async def explained(admin: Connection, sql: str, values: str) -> Cells:
+async def explained(admin: PgConnection, sql: str, values: str) -> Cells:
     """How a prepared statement that any value may come to is run, and what it touched."""
     await admin.execute("SET plan_cache_mode = force_generic_plan")
     await admin.execute(f"PREPARE look AS {sql}")
@@ -214,8 +216,8 @@ async def explained(admin: Connection, sql: str, values: str) -> Cells:
     return json.loads(text)[0]["Plan"]
 
 
-async def test_a_page_and_a_look_for_work_read_as_many_rows_however_many_processes_there_are(
-    admin: Connection, store: PostgresStore, postgres: Server
+async def test_list_and_scan_read_constant_rows_per_page(
+    admin: PgConnection, store: PostgresStore, postgres: Server
 ) -> None:
     name, read, pages = store.address.schema, list[int](), list[int]()
     for total in (1_000, 10_000):
@@ -223,7 +225,7 @@ async def test_a_page_and_a_look_for_work_read_as_many_rows_however_many_process
         for tag in LISTS.values():
             values = f"'default', 'process', '{tag}', {first + total // 2}, NULL, 50"
             tree = await explained(admin, queries(name)["stream_newest"], values)
-            assert not [node for node in nodes(tree) if "Sort" in node["Node Type"]], "it is found in its order"
+            assert not [node for node in nodes(tree) if "Sort" in node["Node Type"]], "the index gives the order"
             read.append(rows_read(tree))
         names = ", ".join(f"'default:process:p{i}'" for i in range(1, 51))
         tree = await explained(admin, queries(name)["log_marks"], f"ARRAY[{names}], '{PROCESS_END}'")
@@ -271,4 +273,4 @@ async def test_a_page_of_processes_is_the_same_few_statements(
         await turn_over("postgres", total, PostgresStore(postgres_url, SystemClock()))
     for kind in ("sqlite", "postgres"):
         assert counted[kind, 1_000] == counted[kind, 10_000]
-        assert counted[kind, 1_000] == {3}, "the page, who is alive, and how each began and ended"
+        assert counted[kind, 1_000] == {3}, "the page, the live workers, and how each process began and ended"

@@ -1,4 +1,4 @@
-"""A lane: who keeps coming alone goes by a way of its own, and everybody is answered, in order, whatever happens."""
+"""A write lane: repeated single appends take the single path, and every caller gets its reply in order."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from perdure.store.postgres.writer import SOLO, Job, Lane
+from perdure.store.postgres.writer import SOLO, Lane, PgWrite
 
-Jobs = deque[Job[int, int]]
+Jobs = deque[PgWrite[int, int]]
 
 
 class Ways:
-    """Both ways to write, which tell who took which; the short one waits until it is let go."""
+    """Both write paths, which record their calls; the single one waits until it is released."""
 
     def __init__(self) -> None:
         self.together: list[list[int]] = []
@@ -34,10 +34,10 @@ class Ways:
             job.settle()
         return True
 
-    def _shortcut(self, job: Job[int, int]) -> Coroutine[Any, Any, bool] | None:
+    def _shortcut(self, job: PgWrite[int, int]) -> Coroutine[Any, Any, bool] | None:
         return None if self.closed else self._go(job)
 
-    async def _go(self, job: Job[int, int]) -> bool:
+    async def _go(self, job: PgWrite[int, int]) -> bool:
         self.alone.append(job.item)
         job.result = job.item
         return await self.server
@@ -60,7 +60,7 @@ async def ways() -> Ways:
     return ways
 
 
-async def test_who_keeps_coming_alone_is_on_its_way_at_once_and_takes_no_task(ways: Ways) -> None:
+async def test_repeated_single_append_starts_at_once_without_task(ways: Ways) -> None:
     tasks = asyncio.all_tasks()
     answer = ways.lane.submit(1)
     assert ways.alone == [1]
@@ -70,13 +70,13 @@ async def test_who_keeps_coming_alone_is_on_its_way_at_once_and_takes_no_task(wa
     assert ways.together == []
 
 
-async def test_what_cannot_go_alone_goes_with_all_others(ways: Ways) -> None:
+async def test_append_without_single_path_joins_the_batch(ways: Ways) -> None:
     ways.closed = True
     assert await ways.lane.submit(1) == -1
     assert (ways.alone, ways.together) == ([], [[1]])
 
 
-async def test_what_did_not_get_through_alone_is_the_first_of_the_others(ways: Ways) -> None:
+async def test_failed_single_append_leads_the_next_batch(ways: Ways) -> None:
     first = ways.lane.submit(1)
     ways.answers(False)
     second = ways.lane.submit(2)
@@ -86,7 +86,7 @@ async def test_what_did_not_get_through_alone_is_the_first_of_the_others(ways: W
     assert (await third, ways.alone) == (-3, [1]), "there was company: a few must come alone again"
 
 
-async def test_whoever_comes_meanwhile_does_not_wait_for_it(ways: Ways) -> None:
+async def test_concurrent_append_does_not_wait_for_a_single_one(ways: Ways) -> None:
     first = ways.lane.submit(1)
     assert await ways.lane.submit(2) == -2
     assert not first.done()
@@ -94,7 +94,7 @@ async def test_whoever_comes_meanwhile_does_not_wait_for_it(ways: Ways) -> None:
     assert await first == 1
 
 
-async def test_a_caller_who_is_cancelled_cancels_nothing(ways: Ways) -> None:
+async def test_cancelled_caller_cancels_no_append(ways: Ways) -> None:
     server, answer = ways.server, ways.lane.submit(1)
     answer.cancel()
     await asyncio.sleep(0)
@@ -106,7 +106,7 @@ async def test_a_caller_who_is_cancelled_cancels_nothing(ways: Ways) -> None:
     assert await again == 2
 
 
-async def test_who_is_told_is_not_in_the_middle_of_an_error_of_ours(ways: Ways) -> None:
+async def test_callback_runs_outside_exception_handling(ways: Ways) -> None:
     answer = ways.lane.submit(1)
     handled: list[object] = []
     answer.then = lambda _: handled.append(sys.exc_info()[1])
@@ -115,7 +115,7 @@ async def test_who_is_told_is_not_in_the_middle_of_an_error_of_ours(ways: Ways) 
     assert handled == [None]
 
 
-async def test_the_end_waits_for_who_went_alone(ways: Ways) -> None:
+async def test_lane_end_waits_for_a_single_append(ways: Ways) -> None:
     answer = ways.lane.submit(1)
     end = asyncio.create_task(ways.lane.finish())
     await asyncio.sleep(0)
@@ -137,7 +137,7 @@ async def test_any_number_may_wait_for_the_end_and_go_away(ways: Ways) -> None:
     assert await answer == 1
 
 
-async def test_a_task_that_is_cancelled_before_it_begins_leaves_its_work_to_another(ways: Ways) -> None:
+async def test_lane_task_cancelled_before_its_start_is_replaced(ways: Ways) -> None:
     ways.closed = True
     answer = ways.lane.submit(1)
     (task,) = [task for task in asyncio.all_tasks() if task.get_name() == "perdure:lane"]
@@ -148,7 +148,7 @@ async def test_a_task_that_is_cancelled_before_it_begins_leaves_its_work_to_anot
 
 
 async def test_a_way_that_waits_more_than_once_comes_to_its_end(ways: Ways) -> None:
-    async def twice(job: Job[int, int]) -> bool:
+    async def twice(job: PgWrite[int, int]) -> bool:
         await asyncio.sleep(0)
         await asyncio.sleep(0.001)
         job.result = 7

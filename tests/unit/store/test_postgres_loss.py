@@ -17,7 +17,7 @@ from perdure.inbox.admit import Admitted, Duplicate, delivery
 from perdure.inbox.items import Wake
 from perdure.store.postgres import PostgresStore, writer
 from perdure.store.postgres import connections as module
-from perdure.store.postgres.driver import Cells, Connection, dial
+from perdure.store.postgres.driver import Cells, PgConnection, dial
 from perdure.store.shapes import Accepted, AlreadyResolved, Claim
 from perdure.vocab.promises import Ok, PromiseState
 from tests.postgres import Server
@@ -42,8 +42,8 @@ class Saboteur:
     def arm(self, at: int, side: Side) -> None:
         self.at, self.side, self.count = at, side, 0
 
-    async def around(self, connection: Connection, sql: str, run: Callable[[], Awaitable[Cells]]) -> Cells:
-        quiet = sql.startswith("ROLLBACK") or "pulse" in sql or not self.at
+    async def around(self, connection: PgConnection, sql: str, run: Callable[[], Awaitable[Cells]]) -> Cells:
+        quiet = sql.startswith("ROLLBACK") or "commit_counter" in sql or not self.at
         if not quiet:
             self.count += 1
         hit = not quiet and self.count == self.at
@@ -61,7 +61,7 @@ class Saboteur:
 class Mortal:
     """A real connection with a saboteur around it."""
 
-    def __init__(self, connection: Connection, saboteur: Saboteur) -> None:
+    def __init__(self, connection: PgConnection, saboteur: Saboteur) -> None:
         self._connection = connection
         self._saboteur = saboteur
 
@@ -147,7 +147,7 @@ async def test_appends_survive_a_cut_at_every_statement(
 
 @pytest.mark.parametrize("known", [False, True])
 async def test_a_crowd_of_appends_survives_a_cut(store: PostgresStore, saboteur: Saboteur, known: bool) -> None:
-    """Those whose owners know where their streams end have a statement of their own."""
+    """Appends with a known last sequence have a separate statement."""
 
     async def story(name: str) -> None:
         claims = [await owned(store, f"{name}-{i}", ANN) for i in range(5)]
@@ -163,19 +163,19 @@ async def test_a_crowd_of_appends_survives_a_cut(store: PostgresStore, saboteur:
 
 
 async def test_sends_survive_a_cut_at_every_statement(store: PostgresStore, saboteur: Saboteur) -> None:
-    """What is durable of a plan is all of it: its record, and what it sends to a stream that is there and a new one."""
+    """A plan is durable as a whole: its record, and its messages to a stream that is there and a new one."""
     await owned(store, "there", ANN)
 
     async def story(name: str) -> None:
         claim = await owned(store, name, ANN)
         there, new = stream_named("there"), stream_named(f"new-{name}")
-        sends = (
+        outbox = (
             delivery(there, f"from-{name}", Wake(reason="x"), at=1),
             delivery(new, "start", Wake(reason="x"), at=1, agent="a"),
             delivery(there, "open", Wake(reason="other"), at=1),
             delivery(stream_named("nowhere"), "x", Wake(reason="x"), at=1),
         )
-        receipt = await store.append(replace(plan(claim, ANN, 1, entry("a"), known=1), sends=sends))
+        receipt = await store.append(replace(plan(claim, ANN, 1, entry("a"), known=1), outbox=outbox))
         assert [sent.verdict for sent in receipt.sent] == ["accepted", "accepted", "conflict", "discarded"]
         assert await texts(store, claim.stream) == ['{"text":"a"}']
         assert [row.source_key for row in await store.inbox(there)].count(f"from-{name}") == 1
@@ -220,9 +220,7 @@ async def test_claims_and_promises_survive_a_cut_at_every_statement(store: Postg
     await swept(store, saboteur, story)
 
 
-async def test_a_note_without_a_key_is_not_repeated_when_its_reply_is_lost(
-    store: PostgresStore, saboteur: Saboteur
-) -> None:
+async def test_keyless_note_is_not_repeated_after_a_lost_reply(store: PostgresStore, saboteur: Saboteur) -> None:
     claim = await owned(store, "one", ANN)
     saboteur.arm(1, "after")
     with pytest.raises(Error) as caught:
@@ -235,7 +233,7 @@ async def test_patience_ends(store: PostgresStore, monkeypatch: pytest.MonkeyPat
     claim = await owned(store, "one", ANN)
     connections = store._connections  # pyright: ignore[reportPrivateUsage] - to be impatient
     assert connections is not None
-    connections.patience_s = 0.05
+    connections.reconnect_timeout_s = 0.05
 
     async def nobody(dsn: str, **options: object) -> Mortal:
         raise ConnectionRefusedError("nobody listens")
@@ -247,5 +245,5 @@ async def test_patience_ends(store: PostgresStore, monkeypatch: pytest.MonkeyPat
         await store.append(plan(claim, ANN, 1, entry("a")))
     assert caught.value.code is Code.STORE_UNAVAILABLE
     monkeypatch.undo()
-    connections.patience_s = 10
+    connections.reconnect_timeout_s = 10
     assert (await store.append(plan(claim, ANN, 1, entry("a")))).first_seq == 2

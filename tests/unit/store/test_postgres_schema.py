@@ -13,7 +13,7 @@ from perdure.errors import Code, Error
 from perdure.ids import DEFAULT_TENANT, SessionId, WorkerId, session_stream
 from perdure.store.postgres import PostgresStore
 from perdure.store.postgres.address import parse
-from perdure.store.postgres.driver import Cells, Connection, dial
+from perdure.store.postgres.driver import Cells, PgConnection, dial
 from perdure.store.postgres.schema import SCHEMA_VERSION, migrations, queries, schema_script
 from perdure.store.release import Migration, Release
 from perdure.store.shapes import Serves
@@ -24,7 +24,7 @@ ANN = WorkerId("ann")
 
 
 @pytest.fixture
-async def admin(postgres: Server) -> AsyncIterator[Connection]:
+async def admin(postgres: Server) -> AsyncIterator[PgConnection]:
     connection = await dial(postgres.url(), settings={}, cached=0, connect_s=10, command_s=60)
     yield connection
     await connection.close()
@@ -39,7 +39,7 @@ async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
     await store.close()
 
 
-async def shape(admin: Connection, name: str) -> list[tuple[str, ...]]:
+async def shape(admin: PgConnection, name: str) -> list[tuple[str, ...]]:
     """Everything that makes a schema: columns, constraints, indexes."""
     columns = await admin.fetch(
         "SELECT table_name, column_name, data_type, is_nullable, collation_name, ordinal_position::text"
@@ -55,7 +55,7 @@ async def shape(admin: Connection, name: str) -> list[tuple[str, ...]]:
     return sorted(tuple(str(cell).replace(name, "") for cell in row) for row in (*columns, *constraints, *indexes))
 
 
-async def test_all_migrations_lead_to_the_schema_file(admin: Connection, store: PostgresStore) -> None:
+async def test_all_migrations_lead_to_the_schema_file(admin: PgConnection, store: PostgresStore) -> None:
     await admin.execute("CREATE SCHEMA read_me")
     try:
         await admin.execute(schema_script("read_me"))
@@ -71,7 +71,7 @@ def test_every_migration_file_is_listed() -> None:
     assert len([name for name in found if name.endswith(".sql")]) == SCHEMA_VERSION
 
 
-async def test_every_named_statement_fits_the_schema(admin: Connection, store: PostgresStore) -> None:
+async def test_every_named_statement_fits_the_schema(admin: PgConnection, store: PostgresStore) -> None:
     for name, sql in queries(store.address.schema).items():
         await admin.execute(f"PREPARE fits AS {sql}; DEALLOCATE fits")
         assert name == name.lower()
@@ -80,9 +80,9 @@ async def test_every_named_statement_fits_the_schema(admin: Connection, store: P
 # --- going forward
 
 
-def next_release(sql: str = "ALTER TABLE perdure.workers ADD COLUMN load int", works_from: int = 1) -> Release:
+def next_release(sql: str = "ALTER TABLE perdure.workers ADD COLUMN load int", min_code_schema: int = 1) -> Release:
     """One that makes one more migration."""
-    return Release(later=(Migration(2, "0002_later", sql, works_from),))
+    return Release(later=(Migration(2, "0002_later", sql, min_code_schema),))
 
 
 async def test_old_and_new_code_share_a_store_through_a_migration(postgres_url: str, store: PostgresStore) -> None:
@@ -102,7 +102,7 @@ async def test_old_and_new_code_share_a_store_through_a_migration(postgres_url: 
 
 
 async def test_code_that_a_migration_leaves_behind_is_told(postgres_url: str, store: PostgresStore) -> None:
-    new = PostgresStore(postgres_url, RealClock(), release=next_release(works_from=2))
+    new = PostgresStore(postgres_url, RealClock(), release=next_release(min_code_schema=2))
     await new.open()
     await new.close()
     with pytest.raises(Error) as caught:
@@ -133,14 +133,14 @@ SELECT 'default:session:p' || i, 'default', 'session', 'p' || i, 'a', 1, 3, 1, 2
 FROM generate_series(1, {1}) AS i;
 INSERT INTO {0}.timers (stream, name, due_at) SELECT id, 'nap', 10_000_000 + id FROM {0}.streams;
 INSERT INTO {0}.waits (promise, stream) SELECT 'p' || id, id FROM {0}.streams;
-INSERT INTO {0}.inbox (stream, source_key, at, news, data) SELECT id, 'k', 1, true, '{{}}' FROM {0}.streams
+INSERT INTO {0}.inbox (stream, source_key, at, wakes, data) SELECT id, 'k', 1, true, '{{}}' FROM {0}.streams
 WHERE name IN ('p77', 'p777');
 ANALYZE {0}.streams, {0}.timers, {0}.inbox, {0}.waits;
 """
 
 
 READY = """
-INSERT INTO {0}.inbox (stream, source_key, at, news, data) SELECT id, 'r', 1, true, '{{}}' FROM {0}.streams;
+INSERT INTO {0}.inbox (stream, source_key, at, wakes, data) SELECT id, 'r', 1, true, '{{}}' FROM {0}.streams;
 ANALYZE {0}.inbox;
 """
 
@@ -151,10 +151,10 @@ def scans(node: Cells) -> list[Cells]:
     return [node, *below] if "Relation Name" in node else below
 
 
-@pytest.mark.parametrize("suspects", ["not", "only"])
+@pytest.mark.parametrize("quarantined", ["not", "only"])
 @pytest.mark.parametrize("query", ["claimable", "claim_ready"])
 async def test_looking_for_work_does_not_read_the_sessions_that_wait(
-    query: str, suspects: str, admin: Connection, store: PostgresStore, postgres: Server
+    query: str, quarantined: str, admin: PgConnection, store: PostgresStore, postgres: Server
 ) -> None:
     name = store.address.schema
     pages: list[int] = []
@@ -164,17 +164,17 @@ async def test_looking_for_work_does_not_read_the_sessions_that_wait(
         due = session_stream(DEFAULT_TENANT, SessionId("p77"))
         found = await store.claimable(ANN, limit=50, now=10, serves=Serves(tenant=DEFAULT_TENANT))
         assert due in found
-        tree = await looked(admin, queries(name)[query], looking(suspects))
+        tree = await looked(admin, queries(name)[query], looking(quarantined))
         whole = [node for node in scans(tree) if node["Node Type"] == "Seq Scan" and node["Relation Name"] != "inbox"]
         assert whole == [] or total == 1_000, "a table that grows with the sessions is read as a whole"
         pages.append(tree["Shared Hit Blocks"] + tree["Shared Read Blocks"])
     assert pages[1] <= pages[0] + 20, f"from 1,000 to 100,000 parked sessions: {pages} pages"
 
 
-@pytest.mark.parametrize("suspects", ["not", "only"])
+@pytest.mark.parametrize("quarantined", ["not", "only"])
 @pytest.mark.parametrize("query", ["claimable_of", "claim_ready_of"])
-async def test_looking_at_a_few_sessions_does_not_read_the_others_that_are_ready(
-    query: str, suspects: str, admin: Connection, store: PostgresStore, postgres: Server
+async def test_scan_of_few_sessions_reads_no_other_ready_ones(
+    query: str, quarantined: str, admin: PgConnection, store: PostgresStore, postgres: Server
 ) -> None:
     name, few = store.address.schema, "'{default:session:p7,default:session:p77,default:session:p777}'"
     pages: list[int] = []
@@ -182,21 +182,21 @@ async def test_looking_at_a_few_sessions_does_not_read_the_others_that_are_ready
         await postgres.execute(f"TRUNCATE {name}.streams CASCADE")
         await postgres.execute(PARKED.format(name, total))
         await postgres.execute(READY.format(name))
-        tree = await looked(admin, queries(name)[query], f"{looking(suspects)}, {few}")
+        tree = await looked(admin, queries(name)[query], f"{looking(quarantined)}, {few}")
         whole = [node["Relation Name"] for node in scans(tree) if node["Node Type"] == "Seq Scan"]
         assert whole == [], "a table that grows with the work is read as a whole"
-        assert tree["Actual Rows"] == (3 if suspects == "not" else 0)
+        assert tree["Actual Rows"] == (3 if quarantined == "not" else 0)
         pages.append(tree["Shared Hit Blocks"] + tree["Shared Read Blocks"])
     assert pages[1] <= pages[0] + 20, f"from 1,000 to 20,000 ready sessions: {pages} pages"
 
 
-def looking(suspects: str) -> str:
-    """What a look for work is given."""
+def looking(quarantined: str) -> str:
+    """Return the arguments of a work scan."""
     serves = "'{a,b}', '{default,bulk}', '{0,1}', '{default}', '{}', '{}'"
-    return f"10, 1, 'ann', '{{}}', 'default', {serves}, '{suspects}', '{{x,y}}', 50"
+    return f"10, 1, 'ann', '{{}}', 'default', {serves}, '{quarantined}', '{{x,y}}', 50"
 
 
-async def looked(admin: Connection, sql: str, values: str) -> Cells:
+async def looked(admin: PgConnection, sql: str, values: str) -> Cells:
     """How a statement is carried out, whatever it is given."""
     await admin.execute("SET plan_cache_mode = force_generic_plan")
     await admin.execute(f"PREPARE look AS {sql}")
@@ -206,7 +206,7 @@ async def looked(admin: Connection, sql: str, values: str) -> Cells:
 
 
 async def test_the_next_timer_and_a_claim_are_found_by_index(
-    admin: Connection, store: PostgresStore, postgres: Server
+    admin: PgConnection, store: PostgresStore, postgres: Server
 ) -> None:
     name = store.address.schema
     await postgres.execute(PARKED.format(name, 20_000))

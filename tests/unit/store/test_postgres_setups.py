@@ -55,7 +55,7 @@ async def test_a_wrong_password(roles: Server) -> None:
     assert "password" in error.because
 
 
-async def test_a_user_whom_the_server_lets_not_in(roles: Server) -> None:
+async def test_unknown_user_is_refused(roles: Server) -> None:
     assert (await refusal(roles.url(user="nobody"))).code is Code.STORE_ACCESS_DENIED
 
 
@@ -113,7 +113,7 @@ async def test_a_store_that_is_newer(postgres: Server, postgres_url: str) -> Non
     await postgres.execute(f"UPDATE {schema}.store SET version = {newer}")
     await store.open()  # a step that only expanded: this version still works, beside newer ones
     await store.close()
-    await postgres.execute(f"UPDATE {schema}.store SET works_from = {newer}")
+    await postgres.execute(f"UPDATE {schema}.store SET min_code_schema = {newer}")
     error = await refusal(postgres_url)
     assert error.code is Code.STORE_NEWER
     assert error.hint == "upgrade perdure"
@@ -195,7 +195,7 @@ def test_an_address_with_a_port_that_is_none(address: str) -> None:
     assert "hunter2" not in f"{caught.value!r} {caught.value}"
 
 
-def test_what_an_address_says() -> None:
+def test_address_options_are_parsed() -> None:
     address = parse("postgres://u:hunter2@db.example:6543/app?sslmode=require&statement_timeout=5000&schema=other")
     assert address.dsn == "postgresql://u:hunter2@db.example:6543/app?sslmode=require"
     assert (address.shown, address.schema, address.pooled) == ("db.example:6543/app", "other", False)

@@ -54,16 +54,16 @@ async def test_a_turn_behind_a_certificate_that_was_checked(guarded: Guarded) ->
         assert (await session.ask("hi", timeout=20)).startswith("hello")
 
 
-async def test_a_certificate_of_somebody_else_is_said_to_be_one(guarded: Guarded) -> None:
+async def test_certificate_of_another_authority_is_refused(guarded: Guarded) -> None:
     error = await refusal(guarded.url(root=guarded.stranger))
     assert error.code is Code.STORE_UNAVAILABLE
-    assert error.message == "the server could not prove who it is"
+    assert error.message == "the certificate of the server could not be verified"
     assert "sslrootcert" in error.hint
 
 
 async def test_a_certificate_for_another_host_is_not_enough(guarded: Guarded) -> None:
     error = await refusal(guarded.url(host="127.0.0.1"))
-    assert error.message == "the server could not prove who it is"
+    assert error.message == "the certificate of the server could not be verified"
     assert "127.0.0.1" in error.because
     async with Runtime(guarded.url(host="127.0.0.1", mode="verify-ca"), worker=False):
         pass

@@ -22,7 +22,7 @@ LOOKS = 50
 
 
 class Others:
-    """Who else wants the processor: counts how often it was offered, and may answer after so many times."""
+    """Other tasks of the loop: counts the offers of the processor, and may reply after so many."""
 
     def __init__(self) -> None:
         self.offered = 0
@@ -64,7 +64,7 @@ async def test_the_loop_stays_awake_until_the_answer_comes_and_no_longer(others:
     assert others.offered == LOOKS
 
 
-async def test_whoever_has_something_to_do_does_it_meanwhile(others: Others) -> None:
+async def test_other_tasks_run_during_the_busy_poll(others: Others) -> None:
     others.answers = answer()
     Vigil(give_way=others).keep(others.answers)
     await turns(10)
@@ -88,7 +88,7 @@ async def test_the_processor_is_offered_once_a_turn_however_many_answers_follow(
     assert others.offered == before + 10
 
 
-async def test_an_answer_that_nobody_wants_any_more_is_not_watched(others: Others) -> None:
+async def test_cancelled_reply_is_not_polled(others: Others) -> None:
     watch, unwanted = Vigil(give_way=others), answer()
     watch.keep(unwanted)
     unwanted.cancel()
@@ -115,9 +115,7 @@ async def test_after_an_answer_that_took_too_long_the_next_are_slept_through(
     last.set_result(None)
 
 
-async def test_who_asks_now_and_then_sleeps_until_it_is_answered(
-    others: Others, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_infrequent_append_is_not_polled(others: Others, monkeypatch: pytest.MonkeyPatch) -> None:
     watch = Vigil(give_way=others)
     with monkeypatch.context() as apart:
         apart.setattr(vigil, "SOON_S", -1.0)
@@ -132,7 +130,7 @@ async def test_who_asks_now_and_then_sleeps_until_it_is_answered(
 
 
 @pytest.mark.parametrize(("allowed", "there_are"), [(True, 1.0), (True, 1.5), (False, 8.0)])
-async def test_where_processor_time_is_rationed_or_it_is_not_wanted_nobody_stays_awake(
+async def test_busy_poll_is_off_with_few_processors_or_disabled(
     others: Others, monkeypatch: pytest.MonkeyPatch, allowed: bool, there_are: float
 ) -> None:
     monkeypatch.setattr(vigil, "processors", lambda: there_are)
@@ -141,7 +139,7 @@ async def test_where_processor_time_is_rationed_or_it_is_not_wanted_nobody_stays
     assert others.offered == 0
 
 
-async def test_where_nobody_can_be_offered_the_processor_nobody_stays_awake(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_busy_poll_is_off_without_sched_yield(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "sched_yield", raising=False)
     watch = Vigil()
     watch.keep(answer())
@@ -226,11 +224,11 @@ async def appended(store: PostgresStore, count: int, *, to: str) -> None:
         await store.append(plan(claim, ANN, n, entry("a"), known=n))
 
 
-async def test_whoever_appends_alone_stays_awake(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_consecutive_single_appends_busy_poll(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
     offered: list[None] = []
     monkeypatch.setattr(os, "sched_yield", lambda: offered.append(None))
     await store.close()
-    await store.open()  # by whoever looks for the processors now
+    await store.open()  # opening reads the processor count again
     await store.register(ANN, pid=os.getpid(), version="1", now=0)
     await appended(store, 3, to="one")
     assert not offered, "there might have been company"

@@ -23,11 +23,12 @@ from perdure.inbox.admit import Delivery, delivery
 from perdure.inbox.items import Wake
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.runtime.clock import SystemClock
-from perdure.store.permits import Ask
-from perdure.store.postgres import PostgresStore, connections, news
+from perdure.runtime.internals import core_of
+from perdure.store.permits import PermitRequest
+from perdure.store.postgres import PostgresStore, commit_notifier, connections
 from perdure.store.postgres.driver import Cells, dial
-from perdure.store.postgres.tx import Session
-from perdure.store.shapes import Claim, Held
+from perdure.store.postgres.tx import PgTransaction
+from perdure.store.shapes import AlreadyOwned, Claim
 from perdure.testing.laws.bench import LEASE_MS, enlist, held, note
 from perdure.vocab.promises import Ok, PromiseState
 from tests.conformance.test_stores import PostgresBench
@@ -68,17 +69,17 @@ async def test_a_lone_append_is_one_round_trip(store: PostgresStore) -> None:
     assert store.counters.statements - statements == 10
 
 
-async def test_one_who_keeps_coming_alone_is_served_at_once_until_there_is_company(
+async def test_single_appends_bypass_the_batch_until_company_arrives(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claims = [await owned(store, f"s{i}", ANN) for i in range(3)]
-    whole, sent = Session.all, list[str]()
+    whole, sent = PgTransaction.all, list[str]()
 
-    async def noted(self: Session, name: str, *args: object) -> list[Cells]:
+    async def noted(self: PgTransaction, name: str, *args: object) -> list[Cells]:
         sent.append(name)
         return await whole(self, name, *args)
 
-    monkeypatch.setattr(Session, "all", noted)
+    monkeypatch.setattr(PgTransaction, "all", noted)
     at_once: list[bool] = []
     for n in range(1, 9):
         sent.clear()
@@ -94,7 +95,7 @@ async def test_one_who_keeps_coming_alone_is_served_at_once_until_there_is_compa
     assert (await answer).first_seq == 3
 
 
-async def test_whoever_closes_it_at_the_same_time_closes_it(store: PostgresStore) -> None:
+async def test_concurrent_close_calls_all_wait(store: PostgresStore) -> None:
     claim = await owned(store, "one", ANN)
     answer = store.append(plan(claim, ANN, 1, entry("a"), known=1))
     await asyncio.gather(*(store.close() for _ in range(3)))
@@ -111,7 +112,7 @@ async def test_a_crowd_shares_its_round_trips(store: PostgresStore) -> None:
     assert store.counters.statements - statements <= 30
 
 
-async def test_those_who_look_at_streams_at_once_share_their_round_trips(store: PostgresStore) -> None:
+async def test_concurrent_stream_reads_share_round_trips(store: PostgresStore) -> None:
     claims = [await owned(store, f"s{i}", ANN) for i in range(50)]
     nobody = [stream_named(f"none{i}") for i in range(50)]
     _, statements = counted(store)
@@ -121,7 +122,7 @@ async def test_those_who_look_at_streams_at_once_share_their_round_trips(store: 
     assert store.counters.statements - statements <= 2
 
 
-async def test_whoever_stops_looking_keeps_nobody_else_from_it(store: PostgresStore) -> None:
+async def test_cancelled_stream_read_does_not_cancel_others(store: PostgresStore) -> None:
     claim = await owned(store, "s", ANN)
     looks = [asyncio.create_task(store.stream(claim.stream)) for _ in range(3)]
     await asyncio.sleep(0)
@@ -154,12 +155,12 @@ def greeting(to: str, name: str) -> Delivery:
     return delivery(stream_named(to), name, Wake(reason=name), at=1, agent="a")
 
 
-async def test_a_plan_that_sends_is_four_round_trips_however_many_it_sends_to(store: PostgresStore) -> None:
+async def test_plan_with_outbox_takes_four_round_trips(store: PostgresStore) -> None:
     claim = await owned(store, "one", ANN)
     await owned(store, "held", ANN)
-    sends = (greeting("held", "x"), *(greeting(f"new-{i}", "x") for i in range(20)))
+    outbox = (greeting("held", "x"), *(greeting(f"new-{i}", "x") for i in range(20)))
     commits, statements = counted(store)
-    receipt = await store.append(replace(plan(claim, ANN, 1, entry("a"), known=1), sends=sends))
+    receipt = await store.append(replace(plan(claim, ANN, 1, entry("a"), known=1), outbox=outbox))
     assert [sent.verdict for sent in receipt.sent] == ["accepted"] * 21
     assert store.counters.commits - commits == 1
     assert store.counters.statements - statements == 4  # begin, append, admit, commit
@@ -168,7 +169,7 @@ async def test_a_plan_that_sends_is_four_round_trips_however_many_it_sends_to(st
 async def test_a_crowd_that_sends_shares_its_round_trips(store: PostgresStore) -> None:
     claims = [await owned(store, f"s{i}", ANN) for i in range(50)]
     plans = [
-        replace(plan(claim, ANN, 1, entry("a"), known=1), sends=(greeting(f"to-{i % 7}", f"k{i}"),))
+        replace(plan(claim, ANN, 1, entry("a"), known=1), outbox=(greeting(f"to-{i % 7}", f"k{i}"),))
         for i, claim in enumerate(claims)
     ]
     _, statements = counted(store)
@@ -178,10 +179,10 @@ async def test_a_crowd_that_sends_shares_its_round_trips(store: PostgresStore) -
     assert [len(await store.inbox(stream_named(f"to-{i}"))) for i in range(7)] == [8, 7, 7, 7, 7, 7, 7]
 
 
-async def test_what_is_sent_to_a_stream_that_is_just_being_deleted_is_discarded(
+async def test_message_to_a_stream_under_deletion_is_discarded(
     store: PostgresStore, postgres_url: str, postgres: Server
 ) -> None:
-    """The deletion is under way, so the send waits for it, and finds nobody."""
+    """The deletion is under way, so the message waits for it, and finds no stream."""
     claim = await owned(store, "one", ANN)
     there = await owned(store, "there", ANN)
     deleting = await dial(postgres.url(), settings={}, cached=0, connect_s=10, command_s=30)
@@ -190,10 +191,10 @@ async def test_what_is_sent_to_a_stream_that_is_just_being_deleted_is_discarded(
     await deleting.fetch(f"DELETE FROM {schema}.streams WHERE stream = $1", there.stream)
     to_nobody = delivery(there.stream, "x", Wake(reason="x"), at=1)
     sending = asyncio.ensure_future(
-        store.append(replace(plan(claim, ANN, 1, entry("a"), known=1), sends=(to_nobody, greeting("new", "y"))))
+        store.append(replace(plan(claim, ANN, 1, entry("a"), known=1), outbox=(to_nobody, greeting("new", "y"))))
     )
     async with asyncio.timeout(20):
-        while not await deleting.fetch(  # noqa: ASYNC110 - the server knows who waits
+        while not await deleting.fetch(  # noqa: ASYNC110 - the server knows the waiters
             "SELECT 1 FROM pg_stat_activity WHERE pg_backend_pid() = ANY (pg_blocking_pids(pid))"
         ):
             await asyncio.sleep(0.01)
@@ -214,9 +215,7 @@ async def test_appends_of_one_stream_that_queue_up_go_together(store: PostgresSt
     assert store.counters.commits - commits <= 4
 
 
-async def test_while_a_batch_waits_the_next_goes_on_and_streams_of_the_first_wait_for_it(
-    store: PostgresStore, postgres: Server
-) -> None:
+async def test_blocked_batch_delays_its_own_streams_only(store: PostgresStore, postgres: Server) -> None:
     stuck, free = await owned(store, "stuck", ANN), await owned(store, "free", ANN)
     rival = await dial(postgres.url(), settings={}, cached=0, connect_s=5, command_s=30)
     row = f"{store.address.schema}.streams WHERE stream = '{stuck.stream}'"
@@ -224,7 +223,7 @@ async def test_while_a_batch_waits_the_next_goes_on_and_streams_of_the_first_wai
     waiting = "SELECT count(*) FROM pg_stat_activity WHERE cardinality(pg_blocking_pids(pid)) > 0"
     first = store.append(plan(stuck, ANN, 1, entry("a")))
     async with asyncio.timeout(20):
-        while await rival.fetch(waiting) != [(1,)]:  # noqa: ASYNC110 - the server knows who waits
+        while await rival.fetch(waiting) != [(1,)]:  # noqa: ASYNC110 - the server knows the waiters
             await asyncio.sleep(0.01)
     second = store.append(plan(stuck, ANN, 2, entry("b")))
     for n in range(1, 6):
@@ -251,15 +250,15 @@ async def test_text_arrives_as_it_was(store: PostgresStore) -> None:
         assert [(row.key, row.data) for row in rows] == [(key, entry(key).data) for key in keys]
 
 
-BY_THE_CLOCK = {"claimable", "worker_list", "worker_renew", "announce", "pulse_read"}
+BY_THE_CLOCK = {"claimable", "worker_list", "worker_renew", "announce", "commit_counter_read"}
 """What is asked every so often, whatever is going on."""
 
 
 async def test_a_turn_takes_few_round_trips(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: Counter[str] = Counter()
-    really = Session.all
+    really = PgTransaction.all
 
-    async def counting(session: Session, name: str, *values: object) -> list[Cells]:
+    async def counting(session: PgTransaction, name: str, *values: object) -> list[Cells]:
         if name not in BY_THE_CLOCK:
             asked[name] += 1
         return await really(session, name, *values)
@@ -274,7 +273,7 @@ async def test_a_turn_takes_few_round_trips(postgres_url: str, monkeypatch: pyte
     async with Runtime(store, agents=[agent]) as rt:
         session = await rt.session("s", agent="a")
         await session.ask("warm up")
-        monkeypatch.setattr(Session, "all", counting)
+        monkeypatch.setattr(PgTransaction, "all", counting)
         for _ in range(10):
             await session.ask("go")
         monkeypatch.undo()
@@ -298,7 +297,7 @@ async def test_a_lease_is_one_statement_whatever_is_held(store: PostgresStore) -
 # --- neighbours
 
 
-async def test_what_is_to_blame_is_found_and_the_others_are_written_together(store: PostgresStore) -> None:
+async def test_refused_plans_are_isolated_and_others_written_together(store: PostgresStore) -> None:
     claims = [await owned(store, f"s{i}", ANN) for i in range(32)]
     await asyncio.gather(*(store.append(plan(claim, ANN, 1, entry("a", key="k"))) for claim in claims))
     bad = {3, 17}
@@ -353,21 +352,21 @@ async def test_rows_that_stay_locked_are_reported(postgres_url: str, postgres: S
     await store.close()
 
 
-async def test_a_server_that_does_not_answer_is_hung_up_on_and_asked_again(
+async def test_unresponsive_server_is_disconnected_and_retried(
     store: PostgresStore, postgres: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "COMMAND_S", 0.2)
     monkeypatch.setattr(connections, "WATCH_S", 0.02)
     claim = await owned(store, "one", ANN)
     rival = await dial(postgres.url(), settings={}, cached=0, connect_s=5, command_s=30)
-    whole, asked = Session.all, list[Session]()
+    whole, asked = PgTransaction.all, list[PgTransaction]()
 
-    async def noted(self: Session, name: str, *args: object) -> list[Cells]:
+    async def noted(self: PgTransaction, name: str, *args: object) -> list[Cells]:
         if name.startswith("append"):
             asked.append(self)
         return await whole(self, name, *args)
 
-    monkeypatch.setattr(Session, "all", noted)
+    monkeypatch.setattr(PgTransaction, "all", noted)
     await rival.execute(f"BEGIN; SELECT 1 FROM {store.address.schema}.streams FOR UPDATE")
     answer = store.append(plan(claim, ANN, 1, entry("a")))
     try:
@@ -431,13 +430,13 @@ async def test_commits_of_others_are_heard_soon_and_told_seldom(postgres_url: st
     one, two = await opened(postgres_url, ANN), await opened(postgres_url, BOB)
     claim = await owned(two, "one", BOB)
     await heard(one, 0)
-    before, (pulse,) = await one.version(), (await _pulse(postgres, one))
+    before, (commit_counter,) = await one.version(), (await _commit_counter(postgres, one))
     for n in range(1, 101):
         await two.append(plan(claim, BOB, n, entry("a"), known=n))
     await heard(one, before)
     await asyncio.sleep(0.05)
-    (after,) = await _pulse(postgres, one)
-    assert after - pulse < 60, "far fewer notifications than commits"
+    (after,) = await _commit_counter(postgres, one)
+    assert after - commit_counter < 60, "far fewer notifications than commits"
     own = await two.version()
     await two.append(plan(claim, BOB, 101, entry("a"), known=101))
     await asyncio.sleep(0.05)
@@ -446,10 +445,10 @@ async def test_commits_of_others_are_heard_soon_and_told_seldom(postgres_url: st
     await two.close()
 
 
-async def test_what_others_must_act_on_is_told_before_mere_progress(
+async def test_actionable_commits_are_notified_before_progress(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(news, "CALM_S", 60.0)
+    monkeypatch.setattr(commit_notifier, "CALM_S", 60.0)
     one, two = await opened(postgres_url, ANN), await opened(postgres_url, BOB)
     claim = await owned(two, "one", BOB)
     await heard(one, 0)
@@ -457,18 +456,18 @@ async def test_what_others_must_act_on_is_told_before_mere_progress(
     before = await one.version()
     await two.append(replace(plan(claim, BOB, 1, entry("a"), known=1), active=True))
     await asyncio.sleep(0.1)
-    assert await one.version() == before, "nobody else has anything to do"
+    assert await one.version() == before, "progress gives other workers no work"
     await two.append(replace(plan(claim, BOB, 2, entry("b"), known=2), active=True, lease="release"))
     await heard(one, before)
     await one.close()
     await two.close()
 
 
-async def _pulse(postgres: Server, store: PostgresStore) -> tuple[int]:
+async def _commit_counter(postgres: Server, store: PostgresStore) -> tuple[int]:
     connection = await dial(postgres.url(), settings={}, cached=0, connect_s=5, command_s=5)
-    ((pulse,),) = await connection.fetch(f"SELECT last_value FROM {store.address.schema}.pulse")
+    ((commit_counter,),) = await connection.fetch(f"SELECT last_value FROM {store.address.schema}.commit_counter")
     await connection.close()
-    return (pulse,)
+    return (commit_counter,)
 
 
 async def test_a_commit_that_could_not_be_told_is_told_later(
@@ -478,15 +477,15 @@ async def test_a_commit_that_could_not_be_told_is_told_later(
     claim = await owned(two, "one", BOB)
     await heard(one, 0)
     await asyncio.sleep(0.1)  # what was committed before is told by now, or together with what comes
-    whole, failed = Session.one, list[str]()
+    whole, failed = PgTransaction.one, list[str]()
 
-    async def fails_once(self: Session, name: str, *args: object) -> Cells:
+    async def fails_once(self: PgTransaction, name: str, *args: object) -> Cells:
         if name == "announce" and not failed:
             failed.append(name)
             raise Error(Code.STORE_UNAVAILABLE, "cut off")
         return await whole(self, name, *args)
 
-    monkeypatch.setattr(Session, "one", fails_once)
+    monkeypatch.setattr(PgTransaction, "one", fails_once)
     before = await one.version()
     await two.append(plan(claim, BOB, 1, entry("a"), known=1))
     await heard(one, before, seconds=20)
@@ -500,7 +499,8 @@ async def test_listening_is_taken_up_again_after_a_cut(postgres_url: str, postgr
     await owned(two, "one", BOB)
     await heard(one, 0)
     await postgres.execute(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND query ILIKE '%pulse%'"
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() "
+        "AND query ILIKE '%commit_counter%'"
     )
     before = await one.version()
     await owned(two, "two", BOB)
@@ -531,17 +531,17 @@ async def test_everything_works_behind_a_pooler_in_transaction_mode(postgres: Se
         sessions = [await rt.session(f"s{i}", agent="a") for i, rt in enumerate((one, two) * 4)]
         answers = await asyncio.gather(*(session.ask("go", timeout=30) for session in sessions))
         assert all(answer.startswith("done") for answer in answers)
-        before = await one.store.version()
+        before = await core_of(one).store.version()
         await sessions[1].ask("again", timeout=30)
         async with asyncio.timeout(5):
-            while await one.store.version() == before:  # noqa: ASYNC110 - another store commits
+            while await core_of(one).store.version() == before:  # noqa: ASYNC110 - another store commits
                 await asyncio.sleep(0.01)
     assert pooler.lent > 50
     assert pooler.refused == []
     await pooler.close()
 
 
-# --- who is alive
+# --- liveness
 
 
 async def test_a_killed_process_of_this_machine_is_dead_at_once(store: PostgresStore, postgres_url: str) -> None:
@@ -550,7 +550,7 @@ async def test_a_killed_process_of_this_machine_is_dead_at_once(store: PostgresS
         assert holder.stdout is not None
         assert await asyncio.to_thread(holder.stdout.readline) == "holding\n"
         stream = stream_named("bob-0")
-        assert await store.claim(stream, ANN) == Held(BOB)
+        assert await store.claim(stream, ANN) == AlreadyOwned(BOB)
         assert not await store.is_dead(BOB)
         holder.send_signal(signal.SIGSTOP)
         assert not await store.is_dead(BOB)
@@ -564,10 +564,10 @@ async def test_a_killed_process_of_this_machine_is_dead_at_once(store: PostgresS
 
 
 @pytest.mark.parametrize("elsewhere", ["boot = 'another machine'", "lock = '1:1'", "lock = ''"])
-async def test_nobody_is_called_dead_whose_process_cannot_be_seen(
+async def test_worker_on_another_host_is_never_presumed_dead(
     postgres_url: str, postgres: Server, elsewhere: str
 ) -> None:
-    """Its lease has lapsed and its connections are gone; it may still be about to charge a card."""
+    """The lease has lapsed and the connections are gone; the worker may still charge a card."""
     one, two = await opened(postgres_url, ANN), await opened(postgres_url, BOB)
     await owned(two, "one", BOB)
     two.abandon(BOB)
@@ -575,7 +575,7 @@ async def test_nobody_is_called_dead_whose_process_cannot_be_seen(
     schema = one.address.schema
     await postgres.execute(f"UPDATE {schema}.workers SET lease_until = 0, lease_ms = 0, {elsewhere} WHERE id = 'bob'")
     assert not await one.is_dead(BOB)
-    assert isinstance(await one.claim(stream_named("one"), ANN), Claim), "its streams may be taken all the same"
+    assert isinstance(await one.claim(stream_named("one"), ANN), Claim), "streams of a lapsed worker are claimable"
     await one.close()
     await two.close()
 
@@ -637,11 +637,11 @@ async def test_closing_finishes_what_was_submitted(postgres_url: str) -> None:
     await again.close()
 
 
-async def test_a_stream_that_somebody_alive_holds_is_left_after_two_looks(postgres_url: str) -> None:
+async def test_stream_of_a_live_worker_costs_two_statements(postgres_url: str) -> None:
     one, two = await opened(postgres_url, ANN), await opened(postgres_url, BOB)
     await owned(one, "one", ANN)
     _, statements = counted(two)
-    assert await two.claim(stream_named("one"), BOB) == Held(ANN)
+    assert await two.claim(stream_named("one"), BOB) == AlreadyOwned(ANN)
     assert two.counters.statements - statements == 2
     await one.close()
     await two.close()
@@ -664,7 +664,7 @@ async def test_a_damaged_log_is_diagnosed(store: PostgresStore, postgres: Server
 # --- a server that was away
 
 
-async def test_who_was_away_itself_leaves_the_others_a_lease_to_come_back(postgres: Server) -> None:
+async def test_returning_worker_grants_the_others_one_lease(postgres: Server) -> None:
     with TemporaryDirectory(dir=postgres.folder) as folder:  # where the server can read the clock
         os.chmod(folder, 0o755)
         bench = PostgresBench(postgres, Path(folder))
@@ -672,16 +672,16 @@ async def test_who_was_away_itself_leaves_the_others_a_lease_to_come_back(postgr
         hold = await held(bench)
         other = await bench.reopen()
         await enlist(bench, BOB, store=other)
-        bench.clock.advance(LEASE_MS * 2)  # nobody could write a thing
+        bench.clock.advance(LEASE_MS * 2)  # no worker could write
         assert await other.claimable(BOB, limit=9, now=0) == ()
-        assert await other.claim(hold.stream, BOB) == Held(ANN), "it has only just come back itself"
+        assert await other.claim(hold.stream, BOB) == AlreadyOwned(ANN), "the claiming worker has just come back"
         assert await other.claim_ready(BOB, limit=9, now=0) == ()
         bench.clock.advance(LEASE_MS // 2)
         await other.renew(BOB)
         await bench.store.append(hold.plan(note("so has ann")))
         bench.clock.advance(LEASE_MS // 2)
         await other.renew(BOB)
-        assert await other.claim(hold.stream, BOB) == Held(ANN)
+        assert await other.claim(hold.stream, BOB) == AlreadyOwned(ANN)
         bench.clock.advance(LEASE_MS // 2)  # ann is silent from here on
         await other.renew(BOB)
         claim = await other.claim(hold.stream, BOB)
@@ -690,20 +690,20 @@ async def test_who_was_away_itself_leaves_the_others_a_lease_to_come_back(postgr
         await bench.close()
 
 
-async def test_for_a_lease_after_the_server_has_started_a_newcomer_leaves_the_others_what_they_hold(
-    postgres: Server,
-) -> None:
+async def test_server_restart_protects_ownership_for_one_lease(postgres: Server) -> None:
     with TemporaryDirectory(dir=postgres.folder) as folder:  # where the server can read the clock
         os.chmod(folder, 0o755)
         bench = PostgresBench(postgres, Path(folder))
         await bench.store.open()
         hold = await held(bench)
-        await bench.store.exchange(ANN, asks=(Ask("a", (("tool:x", 1),)),), now=0)
+        await bench.store.exchange(ANN, asks=(PermitRequest("a", (("tool:x", 1),)),), now=0)
         bench.clock.advance(LEASE_MS * 5)
         bench.clock.server.restart(bench.clock.monotonic_ms() - 1)
         newcomer = await bench.reopen()
         await enlist(bench, BOB, store=newcomer)
-        assert await newcomer.claim(hold.stream, BOB) == Held(ANN), "she could not renew it: there was no server"
+        assert await newcomer.claim(hold.stream, BOB) == AlreadyOwned(ANN), (
+            "she could not renew it: there was no server"
+        )
         assert await newcomer.claimable(BOB, limit=9, now=0) == ()
         assert await newcomer.claim_ready(BOB, limit=9, now=0) == ()
         assert [permit.alive for permit in await newcomer.permits()] == [True]

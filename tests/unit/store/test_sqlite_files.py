@@ -106,7 +106,7 @@ async def test_a_store_of_a_later_version_is_refused_untouched(path: Path) -> No
     await (await opened(path, ANN)).close()
     sqlite(path, f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
     await (await opened(path, ANN)).close()  # a step that only expanded: this version still works, beside newer ones
-    sqlite(path, f"UPDATE store SET works_from = {SCHEMA_VERSION + 1}")
+    sqlite(path, f"UPDATE store SET min_code_schema = {SCHEMA_VERSION + 1}")
     before = contents(path)
     assert (await refusal_to_open(path)).code is Code.STORE_NEWER
     assert contents(path) == before
@@ -133,7 +133,7 @@ async def test_an_empty_file_becomes_a_store(path: Path) -> None:
     assert APPLICATION_ID.to_bytes(4) == b"PERD"
 
 
-def test_a_store_that_somebody_is_just_making_is_not_taken_for_another_application(path: Path) -> None:
+def test_store_under_creation_is_not_refused_as_foreign(path: Path) -> None:
     class Slow(sqlite3.Connection):
         """Between two of its statements another process makes the store."""
 
@@ -279,14 +279,14 @@ def test_every_named_query_is_valid_for_the_schema() -> None:
                 "limit",
                 "queue",
                 "priority",
-                "suspects",
+                "quarantined",
                 "tag",
                 "before",
                 "key",
                 "streams",
             ]
             values = dict.fromkeys(names, 1)
-            lists = dict.fromkeys(["alive", "besides", "queues", "recent", "without", "only"], "[]") | {"agents": "{}"}
+            lists = dict.fromkeys(["alive", "driving", "queues", "recent", "without", "only"], "[]") | {"agents": "{}"}
             holes = values | lists if ":" in sql else (1,) * sql.count("?")
             connection.execute(f"EXPLAIN {sql}", holes)
             assert name == name.lower()
@@ -294,7 +294,7 @@ def test_every_named_query_is_valid_for_the_schema() -> None:
 
 @pytest.mark.parametrize("query", ["claimable", "claimable_of"])
 def test_a_look_for_work_does_not_go_through_sessions_that_have_none(query: str) -> None:
-    holes = defaultdict[str, object](lambda: 1, agents="{}", **dict.fromkeys(("alive", "besides", "only"), "[]"))
+    holes = defaultdict[str, object](lambda: 1, agents="{}", **dict.fromkeys(("alive", "driving", "only"), "[]"))
     holes |= dict.fromkeys(("queues", "recent", "without"), "[]")
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.executescript(schema())
@@ -305,7 +305,7 @@ def test_a_look_for_work_does_not_go_through_sessions_that_have_none(query: str)
     assert not scanned & {"s", "p", "t", "streams", "timers", "log"}, plan
 
 
-async def test_a_file_opened_by_us_uses_a_write_ahead_log_and_full_sync(store: SqliteStore, path: Path) -> None:
+async def test_connection_uses_write_ahead_log_and_full_sync(store: SqliteStore, path: Path) -> None:
     connection = connect(path)
     assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
@@ -318,7 +318,7 @@ async def test_the_last_close_leaves_one_compact_file(path: Path) -> None:
     store = await opened(path, ANN)
     claim = await owned(store, "one", ANN)
     await store.append(plan(claim, ANN, 1, entry("a")))
-    await store.retire(ANN)
+    await store.deregister(ANN)
     await store.close()
     assert [found.name for found in path.parent.iterdir()] == ["store.db"]
 

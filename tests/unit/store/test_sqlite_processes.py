@@ -16,7 +16,7 @@ from perdure.errors import Code, Error
 from perdure.ids import WorkerId
 from perdure.inbox.admit import delivery
 from perdure.inbox.items import Wake
-from perdure.store.shapes import Claim, Held
+from perdure.store.shapes import AlreadyOwned, Claim
 from perdure.store.sqlite import SqliteStore
 from tests.unit.store.parties import RealClock, entry, fork, opened, owned, plan, stream_named
 
@@ -62,13 +62,13 @@ async def test_the_streams_of_a_killed_process_are_free_at_once(
 ) -> None:
     streams = {stream_named(f"bob-{i}") for i in range(3)}
     assert await store.claimable(ANN, limit=10, now=0) == ()
-    assert await store.claim(stream_named("bob-0"), ANN) == Held(BOB)
+    assert await store.claim(stream_named("bob-0"), ANN) == AlreadyOwned(BOB)
     assert not await store.is_dead(BOB)
 
     bob_holds_three.send_signal(signal.SIGKILL)
     await asyncio.to_thread(bob_holds_three.wait)
     (bob,) = [worker for worker in await store.workers() if worker.id == BOB]
-    assert bob.lease_until - RealClock().monotonic_ms() > 0, "its lease had not lapsed"
+    assert bob.lease_until - RealClock().monotonic_ms() > 0, "the lease had not lapsed"
     assert await store.is_dead(BOB)
     assert set(await store.claimable(ANN, limit=10, now=0)) == streams
     claim = await store.claim(stream_named("bob-0"), ANN)
@@ -81,10 +81,10 @@ async def test_a_stopped_process_is_not_certainly_dead(
 ) -> None:
     bob_holds_three.send_signal(signal.SIGSTOP)
     assert not await store.is_dead(BOB)
-    assert await store.claim(stream_named("bob-0"), ANN) == Held(BOB)
+    assert await store.claim(stream_named("bob-0"), ANN) == AlreadyOwned(BOB)
 
 
-async def test_the_dead_who_left_nothing_are_forgotten(path: Path) -> None:
+async def test_dead_workers_without_streams_are_removed(path: Path) -> None:
     store = await opened(path, ANN)
     claim = await owned(store, "one", ANN)
     store.abandon(ANN)
@@ -152,7 +152,7 @@ def _in_child(store: SqliteStore, claim: Claim) -> int:
             store.open(),
             store.register(BOB, pid=1, version="1", now=0),
             store.renew(ANN),
-            store.retire(ANN),
+            store.deregister(ANN),
             store.workers(),
             store.is_dead(ANN),
             store.claim(claim.stream, ANN),

@@ -73,7 +73,7 @@ async def test_an_append_does_not_block_the_loop_while_another_process_writes(st
     foreign.execute("BEGIN IMMEDIATE")
     started = time.monotonic()
     future = store.append(plan(claim, ANN, 1, entry("a")))
-    assert time.monotonic() - started < 2, "who waits for the other process waits far longer"
+    assert time.monotonic() - started < 2, "waiting for the other process takes far longer"
     await asyncio.sleep(0.05)
     assert not future.done()
     foreign.execute("ROLLBACK")
@@ -119,7 +119,7 @@ async def test_closing_finishes_what_was_submitted(path: Path) -> None:
     assert not [t for t in threading.enumerate() if t.name.startswith("perdure-")]
 
 
-async def test_a_bug_in_one_job_stops_nobody_else(store: SqliteStore) -> None:
+async def test_bug_in_one_job_stops_no_other(store: SqliteStore) -> None:
     claim = await owned(store, "one", ANN)
     writer = store._writer  # pyright: ignore[reportPrivateUsage] - no public call has a bug to offer
     assert writer is not None
@@ -181,7 +181,7 @@ async def test_after_a_failing_disk_receipts_decide(
     assert failed
     assert {error.code for error in failed} == {Code.STORE_UNAVAILABLE}
     again = [await store.append(one) for one in plans]
-    assert writing_connection(store) is not before, "what the old one has in its cache may not be on disk"
+    assert writing_connection(store) is not before, "the cache of the old connection may not be on disk"
     assert [receipt.first_seq for receipt in again] == [2] * crowd
     if how == "late":
         assert all(receipt.replayed for receipt in again)

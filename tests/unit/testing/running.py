@@ -13,7 +13,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Ran:
-    """What became of each test, by name."""
+    """Outcome of each test, by name."""
 
     code: int
     outcomes: dict[str, str]
@@ -28,7 +28,7 @@ def run_pytest(folder: Path, files: Mapping[str, str], *options: str) -> Ran:
     """Write the files into the folder and run pytest there."""
     for name, text in files.items():
         (folder / name).write_text(text)
-    # pytest-asyncio wants a word about loop scopes from everybody; a newcomer has not said it.
+    # pytest-asyncio warns when the loop scope is not configured; a new project has none.
     quiet = "ignore:The configuration option:pytest.PytestDeprecationWarning"
     (folder / "pytest.ini").write_text(f"[pytest]\nfilterwarnings =\n  error\n  {quiet}\n")
     report = folder / "report.xml"

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import pytest
 
 from perdure.ids import InputId, Seq, SessionId, StreamId, Tenant, TurnId
-from perdure.testing.aftermath import Aftermath, Story, Taken, judge
-from perdure.testing.world import Ledger, Line
+from perdure.testing.recovery_report import RecoveryReport, Story, Taken, judge
+from perdure.testing.world import Ledger, LedgerEntry
 from perdure.vocab.messages import Message, Text
-from perdure.vocab.outcomes import Failed, Failure
+from perdure.vocab.outcomes import Failed, FailureDetail
 from perdure.vocab.records import InputAdmitted, OutcomeArrivedLate, Record, Row, TurnEnded, kind_of, write
 from tests.unit.turn.turning import ended, intent, late, lost, ok, opening, said, verdict
 
@@ -31,19 +31,19 @@ def story(*records: Record, waiting: Mapping[InputId, Taken] | None = None, prob
     return Story(Tenant("default"), SessionId("s"), rows, history, waiting or {}, problems)
 
 
-def after(*stories: Story, world: Ledger | None = None, calls: Ledger | None = None) -> Aftermath:
-    return Aftermath(stories, world or Ledger(), calls or Ledger())
+def after(*stories: Story, world: Ledger | None = None, calls: Ledger | None = None) -> RecoveryReport:
+    return RecoveryReport(stories, world or Ledger(), calls or Ledger())
 
 
 BEGUN = (admitted(), opening(), said("x"), intent("c1.0.1"))
 FINISHED = TurnEnded(turn=T1, status="finished")
 DONE = (*BEGUN, ok("c1.0.1"), said(text="done", id="m2.1"), FINISHED)
 DOUBTED = (*BEGUN, lost("c1.0.1"), said(text="done", id="m2.1"), FINISHED)
-CHARGED = Ledger((Line(what="charge", key=KEY),))
+CHARGED = Ledger((LedgerEntry(what="charge", key=KEY),))
 
 
 def called(*attempts: int, effect: str = "once", key: str = KEY) -> Ledger:
-    return Ledger(tuple(Line(what="x", key=key, details={"attempt": n, "effect": effect}) for n in attempts))
+    return Ledger(tuple(LedgerEntry(what="x", key=key, details={"attempt": n, "effect": effect}) for n in attempts))
 
 
 USUAL = after(story(*DONE), world=CHARGED, calls=called(1))
@@ -54,7 +54,7 @@ def test_an_undisturbed_run_breaks_nothing() -> None:
     assert judge(USUAL, USUAL, USUAL) == ()
 
 
-def test_a_doubt_that_the_crash_explains_is_allowed_and_so_is_its_missing_effect() -> None:
+def test_doubt_explained_by_the_crash_is_allowed() -> None:
     crashed = after(story(*BEGUN))
     assert judge(USUAL, crashed, after(story(*DOUBTED))) == ()
     assert judge(USUAL, crashed, after(story(*DOUBTED), world=CHARGED)) == ()
@@ -72,10 +72,10 @@ LATE_AND_SAFE = OutcomeArrivedLate(
     call=late("c1.0.1", turn=T1).call,
     id=late("c1.0.1").id,
     tool="x",
-    output=Failed(failure=Failure(code="busy", message="busy", retry_safe=True)),
+    output=Failed(failure=FailureDetail(code="busy", message="busy", retry_safe=True)),
 )
-SAFE = ended("c1.0.1", Failed(failure=Failure(code="busy", message="busy", retry_safe=True)))
-UNSAFE = ended("c1.0.1", Failed(failure=Failure(code="declined", message="no")))
+SAFE = ended("c1.0.1", Failed(failure=FailureDetail(code="busy", message="busy", retry_safe=True)))
+UNSAFE = ended("c1.0.1", Failed(failure=FailureDetail(code="declined", message="no")))
 SECOND = (intent("c1.0.2"), ok("c1.0.2"), said(text="done", id="m2.1"), FINISHED)
 
 
@@ -89,16 +89,16 @@ def test_a_second_attempt_with_proof_is_allowed(proof: tuple[Record, ...]) -> No
     assert judge(USUAL, after(story(*BEGUN)), end) == ()
 
 
-BROKEN: dict[str, tuple[Aftermath, Aftermath, str]] = {
+BROKEN: dict[str, tuple[RecoveryReport, RecoveryReport, str]] = {
     "an accepted input is gone": (
         after(story(admitted(T2, "other"))),
         USUAL,
-        "session s: the input other had been accepted, and is gone",
+        "session s: the input other was accepted and is lost",
     ),
     "a waiting input is gone": (
         after(story(waiting={InputId("i-t2"): Taken(T2, "other")})),
         USUAL,
-        "session s: the input other had been accepted, and is gone",
+        "session s: the input other was accepted and is lost",
     ),
     "an input is not answered": (
         after(),
@@ -135,12 +135,12 @@ BROKEN: dict[str, tuple[Aftermath, Aftermath, str]] = {
     ),
     "an effect happens twice under two keys": (
         after(),
-        after(story(*DONE), world=Ledger((*CHARGED, Line(what="charge", key="other"))), calls=called(1)),
+        after(story(*DONE), world=Ledger((*CHARGED, LedgerEntry(what="charge", key="other"))), calls=called(1)),
         "'charge' happened 2 times, expected 1 as in the undisturbed run",
     ),
     "something else happens": (
         after(),
-        after(story(*DONE), world=Ledger((*CHARGED, Line(what="refund"))), calls=called(1)),
+        after(story(*DONE), world=Ledger((*CHARGED, LedgerEntry(what="refund"))), calls=called(1)),
         "'refund' happened 1 times, expected 0 as in the undisturbed run",
     ),
     "an effect is missing without a doubt": (
@@ -156,17 +156,17 @@ BROKEN: dict[str, tuple[Aftermath, Aftermath, str]] = {
     "a settled call runs again": (
         after(story(*DONE[:5]), world=CHARGED, calls=called(1, effect="pure")),
         after(story(*DONE), world=CHARGED, calls=called(1, 1, effect="pure")),
-        f"the tool x was run again after its outcome had been recorded: call {KEY}",
+        f"the tool x ran again after its outcome was recorded: call {KEY}",
     ),
     "a second attempt without proof": (
         after(),
         after(story(*BEGUN, UNSAFE, *SECOND), world=CHARGED, calls=called(1, 2)),
-        "session s: the call c1.0.2 was dispatched, and nothing says that c1.0.1 had not happened",
+        "session s: the call c1.0.2 was dispatched without proof that c1.0.1 did not happen",
     ),
     "a doubt without a cause": (
         after(story(*BEGUN[:3])),
         after(story(*DOUBTED), world=CHARGED),
-        "session s: x (c1.0.1) is in doubt, and was not under way at the crash",
+        "session s: x (c1.0.1) is in doubt but was not under way at the crash",
     ),
     "a log that contradicts itself": (
         after(),
@@ -182,6 +182,6 @@ def test_a_broken_promise_is_noticed_and_named(name: str) -> None:
     assert said_so in judge(USUAL, crashed, end)
 
 
-def test_what_is_run_again_because_nothing_was_recorded_is_allowed() -> None:
+def test_repetition_of_an_unrecorded_call_is_allowed() -> None:
     crashed = after(story(*BEGUN[:3]), calls=called(1, effect="pure"))
     assert judge(USUAL, crashed, after(story(*DONE), world=CHARGED, calls=called(1, 1, effect="pure"))) == ()

@@ -11,23 +11,25 @@ import pytest
 import perdure.testing
 
 NAMES = [
+    "AppendGate",
     "Boundary",
-    "Crash",
-    "Gatekeeper",
+    "CrashReport",
     "Ledger",
-    "Line",
+    "LedgerEntry",
     "ManualClock",
     "ScriptedModel",
     "World",
     "call",
     "calls",
-    "cut",
     "every_boundary",
     "fail",
-    "faulty",
+    "faulty_store",
+    "give",
     "malformed",
     "refuse",
     "say",
+    "tool_context",
+    "truncate",
 ]
 
 

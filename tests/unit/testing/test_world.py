@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from perdure.errors import Code, Error
-from perdure.testing import Ledger, Line, World
+from perdure.testing import Ledger, LedgerEntry, World
 from perdure.testing.crash import Boundary, Crashed, Gate
 
 
@@ -108,7 +108,7 @@ def test_processes_share_it_without_losing_or_tearing_a_line(world: World) -> No
     assert len({line.pid for line in world.ledger}) == 3
 
 
-def test_what_somebody_else_wrote_into_the_file_is_refused(world: World) -> None:
+def test_foreign_line_in_the_file_is_refused(world: World) -> None:
     world.path.write_text("hello\n")
     with pytest.raises(Error) as caught:
         _ = world.ledger
@@ -136,7 +136,7 @@ def test_the_dead_do_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("side", "left"), [("before", 0), ("after", 1)])
-def test_who_dies_at_an_effect_leaves_it_undone_or_done(tmp_path: Path, side: str, left: int) -> None:
+def test_crash_at_an_effect_leaves_it_undone_or_done(tmp_path: Path, side: str, left: int) -> None:
     def on_boundary(boundary: Boundary) -> None:
         gate.dead = boundary.side == side
 
@@ -148,5 +148,5 @@ def test_who_dies_at_an_effect_leaves_it_undone_or_done(tmp_path: Path, side: st
 
 
 def test_a_line_reads_well() -> None:
-    assert str(Line(what="charge")) == "charge  key=-"
-    assert str(Line(what="charge", key="k", details={"cents": 5})) == 'charge  key=k  {"cents":5}'
+    assert str(LedgerEntry(what="charge")) == "charge  key=-"
+    assert str(LedgerEntry(what="charge", key="k", details={"cents": 5})) == 'charge  key=k  {"cents":5}'

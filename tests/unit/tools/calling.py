@@ -1,26 +1,30 @@
 """Calls of tools as a runtime makes them."""
 
 from perdure.codec import Json
-from perdure.ids import CallId, SessionId, TurnId
-from perdure.tools.context import NOT_GIVEN, CancelToken, ToolContext
+from perdure.ids import CallId
+from perdure.testing import tool_context
+from perdure.tools.context import Cancellation, ToolContext
 from perdure.tools.decorator import AnyTool
 from perdure.tools.execute import run_to_end
+from perdure.tools.origin import NOT_GIVEN
 from perdure.tools.threads import ToolThreads
 from perdure.tools.toolbox import Prepared, Toolbox
 from perdure.vocab.messages import ToolCall
-from perdure.vocab.outcomes import Failed, Failure, ToolOutput
+from perdure.vocab.outcomes import Failed, FailureDetail, ToolOutput
 
 
-def context(tool: str = "t", *, args: Json = None, deps: object = NOT_GIVEN, token: CancelToken | None = None):
-    return ToolContext[object](
-        session_id=SessionId("s1"),
-        turn_id=TurnId("t1"),
-        call_id=CallId("t1.1.0"),
-        tool_name=tool,
-        idempotency_key="key-1",
+def context(
+    tool: str = "t", *, args: Json = None, deps: object = NOT_GIVEN, token: Cancellation | None = None
+) -> ToolContext[object]:
+    return tool_context(
+        tool,
         args=args,
-        given=deps,
-        cancellation=token or CancelToken(),
+        deps=deps,
+        session_id="s1",
+        turn_id="t1",
+        call_id="t1.1.0",
+        idempotency_key="key-1",
+        cancellation=token,
     )
 
 
@@ -35,6 +39,6 @@ async def attempt(one: AnyTool, threads: ToolThreads, **args: Json) -> ToolOutpu
     return await run_to_end(prepared(one, **args), context(one.name, args=args), threads=threads)
 
 
-def failure(output: ToolOutput) -> Failure:
+def failure(output: ToolOutput) -> FailureDetail:
     assert isinstance(output, Failed), output
     return output.failure

@@ -8,7 +8,7 @@ import pytest
 
 from perdure.ids import CallId
 from perdure.tools.batch import collected, run_batch
-from perdure.tools.context import CancelToken
+from perdure.tools.context import Cancellation
 from perdure.vocab.effects import BatchedCall, PreparedToolBatch, PreparedToolCall
 from perdure.vocab.outcomes import (
     CompletedToolCall,
@@ -21,7 +21,7 @@ from perdure.vocab.outcomes import (
     ToolBatchOutcome,
     ToolOutput,
 )
-from perdure.vocab.promises import AwaitEventKey, Custom, PromiseId
+from perdure.vocab.promises import Custom, EventKey, PromiseId
 
 
 def batch_of(*names: str) -> PreparedToolBatch:
@@ -44,12 +44,12 @@ def serial(name: str) -> bool:
     return name.startswith("serial")
 
 
-async def test_parallel_calls_overlap_serial_ones_follow_one_by_one_and_the_order_is_kept() -> None:
+async def test_batch_runs_parallel_calls_before_serial_ones() -> None:
     batch = batch_of("serial-a", "one", "serial-b", "two")
     story: list[str] = []
     together = asyncio.Barrier(2)
 
-    async def run(call: BatchedCall, token: CancelToken) -> ToolOutput:
+    async def run(call: BatchedCall, token: Cancellation) -> ToolOutput:
         name = call.call.tool_name
         story.append(f"+{name}")
         if not serial(name):
@@ -59,7 +59,7 @@ async def test_parallel_calls_overlap_serial_ones_follow_one_by_one_and_the_orde
         story.append(f"-{name}")
         return Success(value=name)
 
-    outcome = await run_batch(batch, run, is_serial=serial, cancellation=CancelToken())
+    outcome = await run_batch(batch, run, is_serial=serial, cancellation=Cancellation())
     assert outputs(batch, outcome) == ["serial-a", "one", "serial-b", "two"]
     assert set(story[:2]) == {"+one", "+two"}
     assert story[4:] == ["+serial-a", "-serial-a", "+serial-b", "-serial-b"]
@@ -67,10 +67,10 @@ async def test_parallel_calls_overlap_serial_ones_follow_one_by_one_and_the_orde
 
 async def test_cancellation_tells_the_children_and_gives_them_a_moment() -> None:
     batch = batch_of("polite", "stubborn", "done", "serial")
-    cancellation = CancelToken()
+    cancellation = Cancellation()
     release = asyncio.Event()
 
-    async def run(call: BatchedCall, token: CancelToken) -> ToolOutput:
+    async def run(call: BatchedCall, token: Cancellation) -> ToolOutput:
         match call.call.tool_name:
             case "polite":
                 try:
@@ -99,14 +99,14 @@ async def test_cancellation_tells_the_children_and_gives_them_a_moment() -> None
 async def test_a_cancelled_caller_leaves_no_child_behind() -> None:
     ended: list[str] = []
 
-    async def run(call: BatchedCall, token: CancelToken) -> ToolOutput:
+    async def run(call: BatchedCall, token: Cancellation) -> ToolOutput:
         try:
             await asyncio.Event().wait()
         finally:
             ended.append(call.call.tool_name)
         return Success()
 
-    running = asyncio.create_task(run_batch(batch_of("a", "b"), run, is_serial=serial, cancellation=CancelToken()))
+    running = asyncio.create_task(run_batch(batch_of("a", "b"), run, is_serial=serial, cancellation=Cancellation()))
     await asyncio.sleep(0.01)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -118,7 +118,7 @@ def done(value: str) -> Done:
     return Done(result=CompletedToolCall(call_id=CallId("c"), tool_name="t", output=Success(value=value)))
 
 
-def test_another_number_of_results_is_no_result_for_anybody() -> None:
+def test_wrong_number_of_results_fails_all_calls() -> None:
     batch = batch_of("a", "b")
     for launches in ((), (done("x"),), (done("x"),) * 3):
         found = collected(batch, launches)
@@ -128,7 +128,7 @@ def test_another_number_of_results_is_no_result_for_anybody() -> None:
 
 
 def test_a_missing_result_is_missing_in_its_own_place() -> None:
-    pending: Launch = Pending(key=AwaitEventKey(scope="s", wait=Custom(key="k"), key_id=PromiseId("p")))
+    pending: Launch = Pending(key=EventKey(scope="s", wait=Custom(key="k"), key_id=PromiseId("p")))
     found = collected(batch_of("a", "b", "c"), (done("x"), None, pending))
     assert isinstance(found[0], Success)
     codes = [one.failure.code for one in found[1:] if isinstance(one, Failed)]

@@ -1,4 +1,4 @@
-"""What a model is shown fits under the ceiling, whatever it is made of, and reading on leaves nothing out."""
+"""Results shown to a model fit under the ceiling, and reading on leaves nothing out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from perdure.codec import Json, encode, head_of
 from perdure.ids import CallId
-from perdure.tools.ceiling import (
+from perdure.tools.result_truncation import (
     MAX_KEPT_BYTES,
     MAX_SHOWN_BYTES,
     can_be_continued,
@@ -37,7 +37,7 @@ def test_a_head_is_the_longest_that_fits(alphabet: str) -> None:
             assert len(encode(text[: len(head) + 1])) > limit
 
 
-def test_what_fits_is_left_alone() -> None:
+def test_fitting_result_is_unchanged() -> None:
     value = {"text": "x" * (MAX_SHOWN_BYTES - len('{"text":""}'))}
     shown = fit(value, CALL, readable=True)
     assert shown.value is value
@@ -78,7 +78,7 @@ def test_a_place_inside_a_character_counts_as_its_beginning() -> None:
     assert [page(whole, offset, CALL)["text"] for offset in range(5)] == ["a漢b", "漢b", "漢b", "漢b", "b"]
 
 
-def test_what_cannot_be_read_promises_nothing() -> None:
+def test_unreadable_remainder_offers_no_continuation() -> None:
     for shown in (fit("x" * 70_000, CALL, readable=False), fit("x" * (MAX_KEPT_BYTES + 1), CALL, readable=True)):
         assert not can_be_continued(shown.value)
         assert shown.value["hint"] == "the rest is not kept; ask the tool for a narrower part"

@@ -1,4 +1,4 @@
-"""Who runs a tool is part of its contract: a definition of the client's never selects code here."""
+"""The place of execution is part of a tool's contract: a client's definition never selects code here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from perdure.tools.client_side import ask_user, asking, client_tool
 from perdure.tools.decorator import tool
 from perdure.tools.toolbox import Prepared, Toolbox
 from perdure.vocab.messages import ToolCall
-from perdure.vocab.outcomes import Failure
+from perdure.vocab.outcomes import FailureDetail
 
 ANY: Json = {"type": "object"}
 CALL = ToolCall(id=CallId("t.1.0"), name="look", args={})
@@ -30,7 +30,7 @@ THERE = client_tool("look", "Look.", ANY)
 def test_a_tool_that_moved_while_a_call_was_owed_is_not_run(captured: object, today: object) -> None:
     [before] = Toolbox([captured]).contracts()  # pyright: ignore[reportArgumentType] - both are tools
     prepared = Toolbox([today]).prepare(CALL, before)  # pyright: ignore[reportArgumentType]
-    assert isinstance(prepared, Failure)
+    assert isinstance(prepared, FailureDetail)
     assert prepared.code == "tool_contract_changed"
 
 
@@ -40,13 +40,13 @@ def test_a_clients_tool_that_stayed_is_prepared() -> None:
     assert isinstance(Toolbox([THERE]).prepare(CALL, contract), Prepared)
 
 
-def test_a_schema_that_cannot_be_checked_is_refused_when_the_tool_is_made() -> None:
+def test_uncheckable_schema_is_refused_at_tool_definition() -> None:
     with pytest.raises(Error) as caught:
         client_tool("look", "Look.", {"type": "array"})
     assert caught.value.code is Code.TOOL_INVALID
     for wrong in ({"type": "nonsense"}, 7):
         with pytest.raises(Error) as caught:
-            client_tool("look", "Look.", ANY, result=wrong)
+            client_tool("look", "Look.", ANY, result_type=wrong)
         assert caught.value.code is Code.TOOL_INVALID
     with pytest.raises(Error):
         client_tool("no spaces", "Look.", ANY)
@@ -55,13 +55,13 @@ def test_a_schema_that_cannot_be_checked_is_refused_when_the_tool_is_made() -> N
 
 
 def test_a_type_may_say_what_is_posted() -> None:
-    made = client_tool("look", "Look.", ANY, result=int)
+    made = client_tool("look", "Look.", ANY, result_type=int)
     assert made.contract.returns == {"type": "integer"}
     assert THERE.contract.returns is None
     assert ask_user.contract.client_side
 
 
-def test_an_agent_timeout_is_not_for_those_who_may_take_days() -> None:
+def test_agent_tool_timeout_excludes_client_side_tools() -> None:
     from perdure import Agent
 
     agent = Agent("a", model="sim:echo", tools=[THERE], tool_timeout="5s")

@@ -4,7 +4,7 @@ import threading
 import pytest
 
 from perdure.errors import Code, Error
-from perdure.tools.context import CancelToken
+from perdure.tools.context import Cancellation
 from tests.unit.tools.calling import context
 
 
@@ -20,7 +20,7 @@ def test_missing_dependencies_say_how_to_give_them() -> None:
     assert "deps=" in caught.value.hint
 
 
-def test_its_repr_shows_presence_and_never_a_value() -> None:
+def test_context_repr_shows_presence_and_no_values() -> None:
     shown = repr(context(deps="password-1", args={"card": "4242"}))
     assert "password-1" not in shown
     assert "4242" not in shown
@@ -35,7 +35,7 @@ def test_a_context_cannot_be_changed() -> None:
 
 
 def test_callbacks_run_once_and_later_ones_at_once() -> None:
-    token, seen = CancelToken(), list[str]()
+    token, seen = Cancellation(), list[str]()
     token.add_callback(lambda: seen.append("first"))
     take_back = token.add_callback(lambda: seen.append("never"))
     take_back()
@@ -44,11 +44,11 @@ def test_callbacks_run_once_and_later_ones_at_once() -> None:
     token.cancel()
     token.add_callback(lambda: seen.append("late"))()
     assert (seen, token.cancelled) == (["first", "late"], True)
-    assert repr(token) == "CancelToken(cancelled=True)"
+    assert repr(token) == "Cancellation(cancelled=True)"
 
 
 def test_a_callback_that_fails_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
-    token, seen = CancelToken(), list[int]()
+    token, seen = Cancellation(), list[int]()
     token.add_callback(lambda: seen.append(1 // 0))
     token.add_callback(lambda: seen.append(2))
     token.cancel()
@@ -57,7 +57,7 @@ def test_a_callback_that_fails_does_not_stop_the_others(caplog: pytest.LogCaptur
 
 
 async def test_waiting_ends_with_a_cancellation_from_another_thread() -> None:
-    token = CancelToken()
+    token = Cancellation()
     waiting = asyncio.create_task(token.wait())
     await asyncio.sleep(0)
     thread = threading.Thread(target=token.cancel)
@@ -68,14 +68,14 @@ async def test_waiting_ends_with_a_cancellation_from_another_thread() -> None:
 
 
 async def test_a_wait_that_is_given_up_leaves_nothing_behind() -> None:
-    token = CancelToken()
+    token = Cancellation()
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(token.wait(), 0.001)
     token.cancel()
 
 
 def test_cancelling_after_the_loop_is_gone_does_no_harm() -> None:
-    token = CancelToken()
+    token = Cancellation()
 
     async def leave() -> None:
         with pytest.raises(TimeoutError):

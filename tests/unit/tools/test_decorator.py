@@ -8,12 +8,12 @@ from perdure.codec import Json
 from perdure.errors import Code, Error
 from perdure.tools.context import ToolContext
 from perdure.tools.decorator import Tool, ToolOptions, tool
-from perdure.tools.verdicts import Unknown, Verdict
+from perdure.tools.verdicts import CannotTell, Verdict
 from perdure.vocab.tools import EffectClass, RetryPolicy, ToolHints
 
 
 def probe(ctx: ToolContext) -> Verdict:
-    return Unknown()
+    return CannotTell()
 
 
 def plain(city: str) -> str:
@@ -91,20 +91,20 @@ def test_a_lambda_needs_a_name() -> None:
 
 
 def test_off_is_not_a_request() -> None:
-    tool(approve=False, client_side=False)(plain)
+    tool(needs_approval=False, client_side=False)(plain)
 
 
-def test_who_is_asked_is_part_of_the_contract() -> None:
-    assert tool(approve=True)(plain).contract.definition.policy == "requires_approval"
-    assert tool(approve=False)(plain).contract.definition.policy == "auto"
-    decorated = tool(approve=bool, approval_timeout="1h")(plain)
-    assert (decorated.approve, decorated.durability.approval_ms) == (bool, 3_600_000)
+def test_approval_and_doubt_settings_are_in_the_contract() -> None:
+    assert tool(needs_approval=True)(plain).contract.definition.policy == "requires_approval"
+    assert tool(needs_approval=False)(plain).contract.definition.policy == "auto"
+    decorated = tool(needs_approval=bool, approval_timeout="1h")(plain)
+    assert (decorated.needs_approval, decorated.durability.approval_ms) == (bool, 3_600_000)
     assert tool(in_doubt="ask")(plain).durability.doubt == "ask"
 
 
 def test_an_approval_that_makes_no_sense_is_refused() -> None:
     never: Any = "never"
-    assert refused(ToolOptions(approve=never)).code is Code.TOOL_INVALID
+    assert refused(ToolOptions(needs_approval=never)).code is Code.TOOL_INVALID
     assert refused(ToolOptions(approval_timeout="soon")).code is Code.TOOL_INVALID
     assert refused(ToolOptions(in_doubt="ask", effect="idempotent")).code is Code.TOOL_INVALID
     assert refused(ToolOptions(in_doubt="ask", probe=probe)).code is Code.TOOL_INVALID
@@ -176,7 +176,7 @@ def test_timeouts_are_written_as_people_write_them(timeout: float | str, ms: int
 
 
 def test_scheduling_is_part_of_the_promises() -> None:
-    durability = tool(serial=True, concurrency_class="files")(plain).durability
+    durability = tool(sequential=True, concurrency_group="files")(plain).durability
     assert (durability.serial, durability.concurrency_class) == (True, "files")
     hinted = tool(hints=ToolHints(concurrency_class="sql"))(plain)
     assert hinted.durability.concurrency_class == "sql"

@@ -16,7 +16,7 @@ from perdure.tools.decorator import AnyTool, tool
 from perdure.tools.errors import OutcomeUnknown, ToolError
 from perdure.tools.execute import INTERNAL_ERROR, Withheld, run_attempt, run_probe
 from perdure.tools.threads import ToolThreads
-from perdure.tools.verdicts import DidNotHappen, Happened, Unknown, Verdict
+from perdure.tools.verdicts import CannotTell, DidNotHappen, Happened, Verdict
 from perdure.vocab.outcomes import Failed, InDoubt, NotRun, Success
 from perdure.vocab.tools import EffectClass
 from tests.unit.tools.calling import attempt, context, failure, prepared
@@ -56,9 +56,9 @@ async def test_a_value_is_a_success(is_async: bool, threads: ToolThreads) -> Non
 
 @both
 async def test_a_tool_error_is_shown_as_it_is(is_async: bool, threads: ToolThreads) -> None:
-    error = ToolError("no seats", code="sold_out", retry_safe=True, retry_after_ms=50)
+    error = ToolError("no slots", code="sold_out", retry_safe=True, retry_after_ms=50)
     found = failure(await attempt(raising(error, is_async=is_async), threads))
-    assert (found.code, found.message, found.failure_class) == ("sold_out", "no seats", "tool")
+    assert (found.code, found.message, found.failure_class) == ("sold_out", "no slots", "tool")
     assert (found.retry_safe, found.retry_after_ms) == (True, 50)
 
 
@@ -145,9 +145,7 @@ async def test_a_declared_doubt_is_in_doubt_for_a_once_tool(is_async: bool, thre
 
 
 @pytest.mark.parametrize("effect", RERUNS)
-async def test_a_declared_doubt_of_a_call_that_may_run_twice_is_safe_to_retry(
-    effect: EffectClass, threads: ToolThreads
-) -> None:
+async def test_declared_doubt_of_a_repeatable_call_is_retry_safe(effect: EffectClass, threads: ToolThreads) -> None:
     found = failure(await attempt(raising(OutcomeUnknown("x"), is_async=True, effect=effect), threads))
     assert (found.code, found.retry_safe) == ("outcome_unknown", True)
 
@@ -161,12 +159,12 @@ async def test_a_lone_tool_error_in_a_group_stands_for_itself(threads: ToolThrea
     @tool
     async def grouped() -> None:
         async def fail() -> None:
-            raise ToolError("no seats")
+            raise ToolError("no slots")
 
         async with asyncio.TaskGroup() as group:
             group.create_task(fail())
 
-    assert failure(await attempt(grouped, threads)).message == "no seats"
+    assert failure(await attempt(grouped, threads)).message == "no slots"
     group = ExceptionGroup("two", [ToolError("a"), ValueError("b")])
     assert failure(await attempt(raising(group, is_async=True), threads)).code == "internal_error"
 
@@ -183,7 +181,7 @@ async def test_a_result_that_cannot_be_stored_says_that_the_tool_did_run(is_asyn
     assert (found.code, found.failure_class, found.retry_safe) == ("tool_result_invalid", "invalid", False)
     assert "did run" in found.message
     assert "$.rates[1]" in found.message
-    assert "not run again" in found.message
+    assert "not repeated" in found.message
 
 
 async def test_missing_dependencies_are_an_internal_error(
@@ -242,9 +240,7 @@ async def test_a_once_call_that_times_out_is_in_doubt(threads: ToolThreads) -> N
 
 
 @pytest.mark.parametrize("effect", RERUNS)
-async def test_a_call_that_may_run_twice_fails_on_timeout_and_is_safe_to_retry(
-    effect: EffectClass, threads: ToolThreads
-) -> None:
+async def test_timeout_of_a_repeatable_call_is_retry_safe(effect: EffectClass, threads: ToolThreads) -> None:
     @tool(effect=effect, timeout="5ms")
     async def slow() -> None:
         await asyncio.sleep(10)
@@ -354,7 +350,7 @@ async def test_a_call_that_found_no_thread_before_its_deadline_never_runs() -> N
 
 
 @pytest.mark.usefixtures("patient")
-async def test_a_wrapper_that_ran_is_in_doubt_even_if_its_coroutine_never_started(
+async def test_wrapper_with_an_unstarted_coroutine_is_in_doubt(
     threads: ToolThreads, pass_deadline: Callable[[], None]
 ) -> None:
     async def rest() -> None:
@@ -484,7 +480,7 @@ def probed(probe: Callable[[ToolContext], Verdict | Awaitable[Verdict]]) -> AnyT
 
 
 @both
-@pytest.mark.parametrize("verdict", [Happened({"receipt": "r1"}), DidNotHappen(), Unknown("asked twice")])
+@pytest.mark.parametrize("verdict", [Happened({"receipt": "r1"}), DidNotHappen(), CannotTell("asked twice")])
 async def test_a_probe_answers_by_idempotency_key(verdict: Verdict, is_async: bool) -> None:
     keys: list[str] = []
 
@@ -511,7 +507,7 @@ async def test_a_probe_that_fails_knows_nothing(
         raise error
 
     verdict = await run_probe(probed(asynchronous if is_async else sync), context(), threads=threads)
-    assert isinstance(verdict, Unknown)
+    assert isinstance(verdict, CannotTell)
     assert type(error).__name__ in verdict.reason
     assert "secret" not in verdict.reason
     assert caplog.records
@@ -522,21 +518,21 @@ async def test_a_probe_that_does_not_answer_with_a_verdict_knows_nothing(answer:
     def probe(ctx: ToolContext) -> Verdict:
         return answer  # pyright: ignore[reportReturnType]
 
-    assert isinstance(await run_probe(probed(probe), context()), Unknown)
+    assert isinstance(await run_probe(probed(probe), context()), CannotTell)
 
 
 async def test_a_probe_that_hangs_knows_nothing() -> None:
     async def probe(ctx: ToolContext) -> Verdict:
         await asyncio.sleep(10)
-        return Unknown()
+        return CannotTell()
 
     verdict = await run_probe(probed(probe), context(), timeout_ms=5)
-    assert verdict == Unknown("the probe did not answer in time")
+    assert verdict == CannotTell("the probe timed out")
 
 
-async def test_that_it_happened_counts_even_if_the_value_cannot_be_stored() -> None:
+async def test_probe_happened_counts_with_an_unstorable_value() -> None:
     assert await run_probe(probed(lambda ctx: Happened(float("nan"))), context()) == Happened(None)
 
 
 async def test_a_tool_without_a_probe_is_unknown() -> None:
-    assert isinstance(await run_probe(tool(name="t")(lambda: None), context()), Unknown)
+    assert isinstance(await run_probe(tool(name="t")(lambda: None), context()), CannotTell)

@@ -1,4 +1,4 @@
-"""What a model sees of a text file, and how its edits are applied."""
+"""Windows of a text file for the model, and edits of it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def numbered(count: int) -> str:
         ("a.min.js", 3000, 1, 20),
     ],
 )
-def test_what_is_worth_a_look_depends_on_the_file(name: str, total: int, first: int, last: int) -> None:
+def test_default_window_depends_on_the_file(name: str, total: int, first: int, last: int) -> None:
     seen = window(name, numbered(total), None, None)
     assert (seen.first, seen.last, seen.total) == (first, last, total)
     assert seen.truncated is (total > 500 or (first, last) != (1, total))
@@ -71,11 +71,9 @@ def test_edits_apply_to_the_text_as_it_was() -> None:
 
 
 def test_an_edit_that_does_not_fit_is_refused() -> None:
-    assert problem("a b a", ("a", "x")) == (
-        "Edit 1: old_text stands in the file more than once; give more of what is around it"
-    )
-    assert problem("aaa", ("aa", "x")).startswith("Edit 1: old_text stands in the file more than once")
-    assert problem("a", ("a", "x"), ("b", "x")) == "Edit 2: old_text does not stand in the file"
+    assert problem("a b a", ("a", "x")) == ("Edit 1: old_text occurs more than once in the file; include more context")
+    assert problem("aaa", ("aa", "x")).startswith("Edit 1: old_text occurs more than once in the file")
+    assert problem("a", ("a", "x"), ("b", "x")) == "Edit 2: old_text is not in the file"
     assert problem("abc", ("bc", "x"), ("ab", "y")) == "Edits 1 and 2 overlap"
     assert problem("abc", ("", "x")) == "Edit 1: old_text must not be empty"
     assert problem("abc") == "Missing required parameter: edits (at least one)"

@@ -17,11 +17,11 @@ def test_lines_are_the_same_in_whatever_pieces_they_come(size: int) -> None:
     decoder = codecs.getincrementaldecoder(ENCODING)("strict")
     pieces = [SAID[at : at + size] for at in range(0, len(SAID), size)]
     heard = [decoder.decode(piece) for piece in pieces]
-    assert "".join(heard) == "one\nzwei — ☃\n\nthree\n", "what has only begun is kept back"
+    assert "".join(heard) == "one\nzwei — ☃\n\nthree\n", "incomplete lines are held back"
     assert all(one.endswith("\n") for one in heard if one)
 
 
-def test_what_is_no_text_is_replaced_and_the_rest_is_read() -> None:
+def test_undecodable_bytes_are_replaced_and_other_lines_read() -> None:
     assert Lines().decode(b"\xff\xfe\nfine\n") == "\ufffd\ufffd\nfine\n"
 
 
@@ -33,5 +33,5 @@ def test_a_line_that_is_too_long_is_left_out_and_not_kept(monkeypatch: pytest.Mo
     assert decoder.decode(b"6\nfine\n1234567890\n") == f"{LEFT_OUT}fine\n1234567890\n"
 
 
-def test_what_is_said_to_a_server_is_utf_8() -> None:
+def test_messages_to_a_server_are_utf_8() -> None:
     assert "☃\n".encode(ENCODING) == "☃\n".encode()

@@ -26,7 +26,7 @@ def calling(**args: Json) -> ToolCall:
     return ToolCall(id=CallId("c"), name="refund", args=args)
 
 
-@tool(display_name="Refund", narrate=SENTENCES)
+@tool(title="Refund", narrate=SENTENCES)
 def refund(order: str) -> str:
     """Refund."""
     return order
@@ -64,7 +64,7 @@ def test_a_tool_without_sentences_is_named(phase: Phase, said: str) -> None:
 
 
 def test_the_noun_of_the_hints_comes_before_the_display_name() -> None:
-    @tool(display_name="Refund", hints=ToolHints(narration_noun="the refund"))
+    @tool(title="Refund", hints=ToolHints(narration_noun="the refund"))
     def pay() -> None:
         """Pay."""
 
@@ -86,7 +86,7 @@ def test_a_function_may_say_it_and_may_decline_or_fail(caplog: pytest.LogCapture
 @pytest.mark.parametrize(
     "name", ["password", "api_key", "apiKey", "accessKey", "auth_header", "client_secret", "Token", "cvv", "key", "pin"]
 )
-def test_what_looks_like_a_secret_is_never_shown(name: str) -> None:
+def test_argument_named_like_a_secret_is_not_shown(name: str) -> None:
     assert looks_secret(name)
     own: dict[str, dict[Phase, str]] = {"en": {"started": f"Using {{{name}}}"}}
     assert narration(calling(**{name: "hunter2"}), "started", None, noun="X", own=own) == "Using …"

@@ -15,7 +15,7 @@ from perdure.tools.decorator import tool
 from perdure.tools.errors import ToolError
 from perdure.tools.json_schema import violations
 from perdure.tools.prepare import ToolPrepareContext
-from perdure.tools.provider import ToolProvider
+from perdure.tools.provider import ToolProvider, provider_context
 from perdure.tools.toolbox import Toolbox, ToolSource
 from perdure.vocab.effects import PreparedToolCall
 from perdure.vocab.tools import Durability, RetryPolicy, ToolContract, ToolManifest
@@ -55,11 +55,11 @@ def test_the_forms_by_id_follow_from_the_manifests() -> None:
     assert offer.resolve_contract_by_id("tool:fly") is None
 
 
-async def test_execution_by_id_is_execution_and_an_unknown_id_is_a_plain_tool_error() -> None:
+async def test_execution_by_unknown_id_is_a_tool_error() -> None:
     offer = Offer(LOOK, ASK)
-    assert await offer.execute_by_id("weather/ask", {"a": 1}, context()) == ["ask", {"a": 1}]
+    assert await offer.execute_by_id("weather/ask", {"a": 1}, provider_context(context())) == ["ask", {"a": 1}]
     with pytest.raises(ToolError, match="Unknown tool id: tool:fly") as caught:
-        await offer.execute_by_id("tool:fly", {}, context())
+        await offer.execute_by_id("tool:fly", {}, provider_context(context()))
     assert caught.value.code == "tool_error"
 
 
@@ -76,7 +76,7 @@ async def test_a_preparation_without_a_session_says_so() -> None:
         assert caught.value.code == "service_unavailable"
     with pytest.raises(ToolError, match="Deps"):
         _ = ctx.deps
-    assert ToolPrepareContext(session_id=SessionId("s"), given=7).deps == 7
+    assert ToolPrepareContext(session_id=SessionId("s"), _deps=7).deps == 7
 
 
 def test_a_provider_needs_its_three_methods() -> None:
@@ -107,14 +107,14 @@ def look(city: str) -> str:
 PROBED = ToolManifest(name="look", durability=Durability(doubt="probe"))
 RERUN = ToolManifest(name="look", durability=Durability(retry=RetryPolicy(kind="idempotent", max_attempts=2)))
 REFUSED: list[tuple[tuple[object, ...], str]] = [
-    ((Offer(LOOK, LOOK),), "two tools are called look"),
-    ((look, Offer(LOOK)), "two tools are called look"),
+    ((Offer(LOOK, LOOK),), "duplicate tool name look"),
+    ((look, Offer(LOOK)), "duplicate tool name look"),
     ((Offer(ToolManifest(name="x", id=" ")),), "blank id"),
     ((Offer(PROBED),), "has no probe"),
-    ((Offer(RERUN),), "retried as if it were idempotent"),
-    ((Contradicting(LOOK),), "contract that says otherwise"),
+    ((Offer(RERUN),), "retry policy idempotent"),
+    ((Contradicting(LOOK),), "contract that differs from its manifest"),
     ((Offer(LOOK, schema={"type": "string"}),), "JSON schema of type object"),
-    ((Offer(LOOK, schema={"type": "object", "properties": 7}),), "cannot be checked"),
+    ((Offer(LOOK, schema={"type": "object", "properties": 7}),), "invalid arguments schema"),
     ((Blocking(LOOK),), "is not async"),
     ((Offer,), "is not a tool"),
     ((object(),), "is not a tool"),
@@ -122,7 +122,7 @@ REFUSED: list[tuple[tuple[object, ...], str]] = [
 
 
 @pytest.mark.parametrize(("sources", "why"), REFUSED, ids=[why for _, why in REFUSED])
-def test_what_could_only_fail_later_is_refused_at_once(sources: tuple[object, ...], why: str) -> None:
+def test_invalid_tool_source_is_refused_at_once(sources: tuple[object, ...], why: str) -> None:
     with pytest.raises(Error) as caught:
         Toolbox(cast("Sequence[ToolSource]", sources))
     assert caught.value.code is Code.TOOL_INVALID

@@ -71,7 +71,7 @@ def circle() -> Json:
         (nested(MAX_DEPTH), nested(MAX_DEPTH)),
     ],
 )
-def test_what_json_can_carry_is_kept(value: object, plain: Json) -> None:
+def test_value_with_json_form_is_stored(value: object, plain: Json) -> None:
     kept = keep(value)
     assert kept == Kept(plain, len(codec.encode(plain)))
     assert codec.decode(codec.encode(plain)) == plain
@@ -95,7 +95,7 @@ def test_what_json_can_carry_is_kept(value: object, plain: Json) -> None:
         (lambda: (n for n in range(3)), "$"),
     ],
 )
-def test_what_json_cannot_carry_is_found(make: Callable[[], object], path: str) -> None:
+def test_value_without_json_form_is_located(make: Callable[[], object], path: str) -> None:
     found = keep(make())
     assert isinstance(found, Unstorable)
     assert found.path == path

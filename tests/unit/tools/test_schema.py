@@ -12,7 +12,7 @@ from perdure.codec import Json
 from perdure.errors import Code, Error
 from perdure.tools.context import ToolContext
 from perdure.tools.decorator import AnyTool, tool
-from perdure.vocab.outcomes import Failure
+from perdure.vocab.outcomes import FailureDetail
 
 
 class Line(BaseModel):
@@ -33,13 +33,13 @@ class Box:
 
 def bound(one: AnyTool, **args: Json) -> dict[str, object]:
     found = one.bind(args)
-    assert not isinstance(found, Failure), found
+    assert not isinstance(found, FailureDetail), found
     return found
 
 
 def problem(one: AnyTool, args: Json) -> str:
     found = one.bind(args)
-    assert isinstance(found, Failure)
+    assert isinstance(found, FailureDetail)
     assert (found.code, found.failure_class, found.retry_safe) == ("invalid_tool_args", "invalid", False)
     assert "http" not in found.message
     assert "pydantic" not in found.message
@@ -204,7 +204,7 @@ def test_two_contexts_are_one_too_many() -> None:
     def two(a: ToolContext, b: ToolContext) -> None:
         pass
 
-    with pytest.raises(Error, match="context twice") as caught:
+    with pytest.raises(Error, match="two context parameters") as caught:
         _ = two.contract
     assert caught.value.code is Code.TOOL_INVALID
 
@@ -270,7 +270,7 @@ def test_a_validator_that_breaks_is_our_problem_not_the_models(caplog: pytest.Lo
         pass
 
     failure = look.bind({"a": 1})
-    assert isinstance(failure, Failure)
+    assert isinstance(failure, FailureDetail)
     assert (failure.code, failure.failure_class, failure.error_type) == ("internal_error", "internal", "KeyError")
     assert "secret" not in failure.message
     assert caplog.records

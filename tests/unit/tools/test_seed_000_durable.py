@@ -1,4 +1,4 @@
-"""Durable effects inside a tool, as the first source document proves them with its own tests. See docs/seeds.md."""
+"""Durable effects inside a tool: the tests of the first source document. See docs/contributing/seeds.md."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Generator, Iterator
 import pytest
 
 from perdure.codec import Json
+from perdure.compat.seeds import SeedToolContext, with_
 from perdure.effects.controller import JournaledController
 from perdure.effects.journal import EffectJournal
 from perdure.effects.promises import TurnScope, check_key
@@ -17,14 +18,14 @@ from perdure.ids import CallId, SessionId, Tenant, TurnId, WorkerId
 from perdure.inbox.admit import Delivery
 from perdure.runtime.clock import SystemClock
 from perdure.tools.body import Body
+from perdure.tools.body_scope import call_place
 from perdure.tools.clients.process_events import ProcessEventInfo
-from perdure.tools.clients.surface import Clients
 from perdure.tools.context import ToolContext
-from perdure.tools.endings import EventFailed, EventTimedOut, StepFailed
 from perdure.tools.errors import ToolError
-from perdure.tools.places import call_place
+from perdure.tools.origin import Clients
+from perdure.tools.step_outcomes import EventFailed, EventTimedOut, StepFailed
 from perdure.tools.threads import ToolThreads
-from perdure.vocab.promises import AwaitEventKey, Cancelled, Custom, Err, Ok, Resolution, TimedOut
+from perdure.vocab.promises import Cancelled, Custom, EventKey, Failure, Ok, Resolution, TimedOut
 from perdure.vocab.records import Record
 from tests.unit.tools.calling import context
 
@@ -40,7 +41,7 @@ class Paper:
     def __init__(self) -> None:
         self.records: list[Record] = []
 
-    def submit(self, *records: Record, sends: tuple[Delivery, ...] = ()) -> None:
+    def submit(self, *records: Record, outbox: tuple[Delivery, ...] = ()) -> None:
         self.records.extend(records)
 
     async def durable(self) -> None: ...
@@ -57,16 +58,16 @@ class Answers:
     def __init__(self, answers: dict[str, Resolution]) -> None:
         self._answers = answers
 
-    async def until(self, promise: AwaitEventKey | None, due_at: int | None) -> Resolution | None:
+    async def until(self, promise: EventKey | None, due_at: int | None) -> Resolution | None:
         if promise is None:
             return None
         assert isinstance(promise.wait, Custom)
         return self._answers[promise.wait.key]
 
-    async def give_up(self, promise: AwaitEventKey, silence: Json = None) -> Resolution:
+    async def give_up(self, promise: EventKey, silence: Json = None) -> Resolution:
         return TimedOut()
 
-    def let_go(self, promise: AwaitEventKey) -> None: ...
+    def let_go(self, promise: EventKey) -> None: ...
 
     def changed(self) -> None: ...
 
@@ -84,10 +85,12 @@ def body(threads: ToolThreads, answers: dict[str, Resolution] | None = None, *, 
     return Body(place, controller, Answers(answers or {}), SystemClock(), threads, SECRET)
 
 
-def resumable(threads: ToolThreads, answers: dict[str, Resolution] | None = None) -> ToolContext[Json]:
-    return dataclasses.replace(
-        context("publish"), call_id=CallId("call-1"), body=body(threads, answers, journal=EffectJournal())
-    )
+def plain(threads: ToolThreads, answers: dict[str, Resolution] | None = None) -> ToolContext[object]:
+    return with_(context("publish"), call_id=CallId("call-1"), body=body(threads, answers, journal=EffectJournal()))
+
+
+def resumable(threads: ToolThreads, answers: dict[str, Resolution] | None = None) -> SeedToolContext[object]:
+    return SeedToolContext(plain(threads, answers))
 
 
 async def refused(work: object) -> Code:
@@ -97,28 +100,28 @@ async def refused(work: object) -> Code:
 
 
 def test_durable_effects_need_a_call_and_a_body_that_is_recorded(threads: ToolThreads) -> None:
-    ctx = resumable(threads)
+    ctx = plain(threads)
     with pytest.raises(Error) as caught:
-        dataclasses.replace(ctx, call_id=CallId(" ")).durable_effects()
+        SeedToolContext(with_(ctx, call_id=CallId(" "))).durable_effects()
     assert caught.value.code is Code.DURABLE_EFFECTS_MISSING_CALL_ID
     with pytest.raises(Error) as caught:
-        dataclasses.replace(ctx, body=None).durable_effects()
+        SeedToolContext(with_(ctx, body=None)).durable_effects()
     assert caught.value.code is Code.DURABLE_EFFECTS_UNAVAILABLE
     assert 'effect="resumable"' in caught.value.hint
 
 
 def test_only_a_controller_that_cannot_nest_refuses_a_batch(threads: ToolThreads) -> None:
     ctx = resumable(threads)
-    assert ctx.body is not None
-    ctx.body.place = dataclasses.replace(ctx.body.place, in_batch=True)
-    assert ctx.durable_effects() is ctx.body
-    ctx.body.controller.nests = False
+    body = ctx.durable_effects()
+    body.place = dataclasses.replace(body.place, in_batch=True)
+    assert ctx.durable_effects() is body
+    body.controller.nests = False
     with pytest.raises(Error) as caught:
         ctx.durable_effects()
     assert caught.value.code is Code.DURABLE_EFFECTS_UNAVAILABLE_IN_TOOL_BATCH
 
 
-async def test_what_a_step_returns_to_be_awaited_is_awaited(threads: ToolThreads) -> None:
+async def test_awaitable_returned_by_a_step_is_awaited(threads: ToolThreads) -> None:
     ctx = resumable(threads)
 
     async def value() -> int:
@@ -146,7 +149,7 @@ async def test_what_a_step_returns_to_be_awaited_is_awaited(threads: ToolThreads
         await ctx.step("pool", returns_itself)
 
 
-async def test_run_json_returns_the_value_and_keeps_code_and_message_of_an_error(threads: ToolThreads) -> None:
+async def test_run_json_returns_the_value_or_raises_the_error(threads: ToolThreads) -> None:
     ctx = resumable(threads)
 
     async def double(given: Json) -> Json:
@@ -183,8 +186,8 @@ async def test_a_replayed_step_calls_nothing_and_another_input_is_refused(thread
         return len(runs)
 
     async def entry(given: Json) -> Json:
-        again = dataclasses.replace(context("publish"), call_id=CallId("call-1"), body=body(threads, journal=journal))
-        return await again.run_json("one", given, run)
+        again = with_(context("publish"), call_id=CallId("call-1"), body=body(threads, journal=journal))
+        return await SeedToolContext(again).run_json("one", given, run)
 
     assert [await entry({"a": 1}), await entry({"a": 1})] == [1, 1]
     assert await refused(entry({"a": 2})) is Code.REPLAY_MISMATCH
@@ -199,14 +202,14 @@ async def test_an_external_event_key_is_custom_and_stable(threads: ToolThreads) 
     check_key(SECRET, key)
     with pytest.raises(Error) as caught:
         check_key(b"another secret", key)
-    assert caught.value.code is Code.AWAIT_EVENT_UNKNOWN_OR_REVOKED
+    assert caught.value.code is Code.EVENT_KEY_INVALID
     assert await refused(ctx.external_event_key(" ")) is Code.DURABLE_EFFECT_EMPTY_EVENT_KEY
 
 
 async def test_await_event_json_tells_each_end_apart(threads: ToolThreads) -> None:
     answers: dict[str, Resolution] = {
         "ok": Ok(value={"ok": True}),
-        "err": Err(code="external_failed", message="outside said no"),
+        "err": Failure(code="external_failed", message="outside said no"),
         "cancelled": Cancelled(),
         "timeout": TimedOut(),
     }
@@ -249,15 +252,18 @@ class Process:
         raise NotImplementedError
 
 
-async def test_a_process_event_needs_a_process_and_has_a_key_by_its_ordinal(threads: ToolThreads) -> None:
-    ctx = resumable(threads)
-    assert await refused(ctx.emit_process_event("", {})) is Code.DURABLE_EFFECT_PROCESS_EVENT_UNAVAILABLE
+async def test_process_event_needs_a_process_and_has_ordinal_key(threads: ToolThreads) -> None:
+    ctx = plain(threads)
+    assert (
+        await refused(SeedToolContext(ctx).emit_process_event("", {})) is Code.DURABLE_EFFECT_PROCESS_EVENT_UNAVAILABLE
+    )
     process = Process("p1")
-    inside = dataclasses.replace(ctx, clients=Clients(process_events=process), process_events_id="p1")
+    within = with_(ctx, clients=Clients(process_events=process), process_events_id="p1")
+    inside = SeedToolContext(within)
     assert await refused(inside.emit_process_event(" ", {})) is Code.DURABLE_EFFECT_EMPTY_PROCESS_EVENT_TYPE
     assert (await inside.emit_process_event("tool.event", {"ok": True})).payload == {"ok": True}
     assert await refused(inside.emit_process_event("other", {})) is Code.DURABLE_EFFECT_PROCESS_EVENT_APPEND_FAILED
-    elsewhere = dataclasses.replace(inside, process_events_id="p2")
+    elsewhere = SeedToolContext(with_(within, process_events_id="p2"))
     code = await refused(elsewhere.emit_process_event("tool.event", {}))
     assert code is Code.DURABLE_EFFECT_PROCESS_EVENT_PROCESS_MISMATCH
     assert process.keys == [f"tool:call-1:durable-process-event:{n}" for n in range(3)]
@@ -265,6 +271,5 @@ async def test_a_process_event_needs_a_process_and_has_a_key_by_its_ordinal(thre
 
 async def test_a_context_is_over_with_its_call(threads: ToolThreads) -> None:
     ctx = resumable(threads)
-    assert ctx.body is not None
-    await ctx.body.life.end()
+    await ctx.durable_effects().life.end()
     assert await refused(ctx.step("late", print)) is Code.DURABLE_EFFECT_STATE_POISONED

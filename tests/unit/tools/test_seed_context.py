@@ -6,11 +6,12 @@ import logging
 
 import pytest
 
+from perdure.compat.seeds import SeedToolContext, with_, with_services
 from perdure.ids import CallId, SessionId, TurnId
 from perdure.observe.emit import EmittedEvent, EventContext, EventRequest, ToolOutputDeltaData, ToolProgressData
 from perdure.services.replies import PartialStreamStore, StreamHeartbeater, StreamProgress
 from perdure.services.subagents import SpawnClaimed, SubagentSpawnStore
-from perdure.services.tool_results import Claimed, DurableToolResultStore
+from perdure.services.tool_results import DurableToolResultStore, ToolResultClaimed
 from perdure.testing.doubles import (
     NoopDurableToolResultStore,
     NoopEventEmitter,
@@ -58,12 +59,12 @@ class Conversation:
 )
 def test_a_missing_service_is_a_tool_error_that_names_it(service: str, said: str) -> None:
     with pytest.raises(ToolError) as caught:
-        getattr(context(), service)
+        getattr(SeedToolContext(context()), service)
     assert (caught.value.message, caught.value.code) == (said, "service_unavailable")
 
 
-def test_what_is_only_advice_may_be_absent() -> None:
-    ctx = context()
+def test_optional_context_values_default_to_none() -> None:
+    ctx = SeedToolContext(context())
     assert (ctx.locale, ctx.visible_tool_names, ctx.network_access) == (None, None, None)
     assert (ctx.org_id, ctx.tool_call_id) == (ctx.tenant, ctx.call_id)
 
@@ -71,15 +72,15 @@ def test_what_is_only_advice_may_be_absent() -> None:
 def test_a_context_is_changed_by_making_another() -> None:
     ctx = context()
     conversation = Conversation()
-    other = ctx.with_services(message_retriever=conversation, locale="uk-UA").with_(attempt=2)
+    other = SeedToolContext(with_(with_services(ctx, message_retriever=conversation, locale="uk-UA"), attempt=2))
     assert (other.message_retriever, other.locale, other.attempt) == (conversation, "uk-UA", 2)
     assert (ctx.services, ctx.attempt) == (Services(), 1)
     with pytest.raises(TypeError, match="no_such_service"):
-        ctx.with_services(no_such_service=1)
+        with_services(ctx, no_such_service=1)
 
 
 def test_a_context_shows_which_services_there_are_and_nothing_of_them() -> None:
-    shown = repr(context().with_services(message_retriever=Conversation()))
+    shown = repr(SeedToolContext(with_services(context(), message_retriever=Conversation())))
     assert "message_retriever=True" in shown
     assert "session_store=False" in shown
     assert "session_id='s1'" in shown
@@ -88,23 +89,24 @@ def test_a_context_shows_which_services_there_are_and_nothing_of_them() -> None:
 
 
 def test_only_visible_siblings_are_shown() -> None:
-    ctx = context().with_services(tool_registry=ToolRegistry([EchoTool(), AddTool()]))
-    assert [one.name for one in ctx.visible_tools()] == ["echo", "add"]
-    narrow = ctx.with_services(visible_tool_names=frozenset({"add", "gone"}))
-    assert [one.name for one in narrow.visible_tools()] == ["add"]
-    assert ctx.with_services(visible_tool_names=frozenset[str]()).visible_tools() == ()
+    ctx = with_services(context(), tool_registry=ToolRegistry([EchoTool(), AddTool()]))
+    assert [one.name for one in SeedToolContext(ctx).visible_tools()] == ["echo", "add"]
+    narrow = with_services(ctx, visible_tool_names=frozenset({"add", "gone"}))
+    assert [one.name for one in SeedToolContext(narrow).visible_tools()] == ["add"]
+    none = with_services(ctx, visible_tool_names=frozenset[str]())
+    assert SeedToolContext(none).visible_tools() == ()
 
 
 # --- events
 
 
 def emitting(emitter: object) -> ToolContext[object]:
-    return context("build").with_(event_emitter=emitter, event_context=WHERE)
+    return with_(context("build"), event_emitter=emitter, event_context=WHERE)
 
 
 def test_progress_and_output_say_whose_they_are() -> None:
     emitter = RecordingEventEmitter()
-    ctx = emitting(emitter)
+    ctx = SeedToolContext(emitting(emitter))
     ctx.emit_progress("compiling")
     ctx.emit_tool_output("cc a.c\n", "stderr")
     assert emitter.data == [
@@ -120,19 +122,19 @@ def test_progress_and_output_say_whose_they_are() -> None:
 @pytest.mark.parametrize("lacking", [{"event_emitter": None}, {"event_context": None}, {"call_id": CallId("")}])
 def test_without_emitter_context_or_call_nothing_is_said(lacking: dict[str, object]) -> None:
     emitter = RecordingEventEmitter()
-    ctx = emitting(emitter).with_(**lacking)
+    ctx = SeedToolContext(with_(emitting(emitter), **lacking))
     ctx.emit_progress("compiling")
     ctx.emit_tool_output("cc\n")
     assert emitter.requests == []
 
 
-def test_an_event_that_cannot_be_sent_is_noted_and_hurts_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_unsendable_event_is_logged_and_ignored(caplog: pytest.LogCaptureFixture) -> None:
     class Broken:
         def emit(self, request: EventRequest) -> EmittedEvent:
             raise OSError("pipe closed")
 
     with caplog.at_level(logging.DEBUG, "perdure.tools"):
-        emitting(Broken()).emit_progress("compiling")
+        SeedToolContext(emitting(Broken())).emit_progress("compiling")
     (record,) = caplog.records
     assert record.levelno == logging.DEBUG
     assert "pipe closed" in record.getMessage()
@@ -162,8 +164,8 @@ async def test_the_noop_result_store_claims_every_time() -> None:
     turn, call = TurnId("t"), CallId("c")
     first = await store.try_claim_tool_call(turn, call, "echo", "sha256:1")
     second = await store.try_claim_tool_call(turn, call, "echo", "sha256:2")
-    assert isinstance(first, Claimed)
-    assert isinstance(second, Claimed)
+    assert isinstance(first, ToolResultClaimed)
+    assert isinstance(second, ToolResultClaimed)
     assert first.claim_token != second.claim_token
     assert await store.settle_tool_call(turn, call, {"ok": True}, "settled", "somebody's") is True
     assert await store.get_tool_call_status(turn, call) is None

@@ -1,4 +1,4 @@
-"""Who may go on with a run in the background whose worker is gone, as the document says it. See docs/seeds.md."""
+"""Runs that another worker may resume, by the source document. See docs/contributing/seeds.md."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from typing import cast
 
 import pytest
 
-from perdure import ToolContext, ToolError, ToolExecutionResult, ToolHints, ToolObject
+from perdure import BaseTool, ToolContext, ToolError, ToolHints
 from perdure.codec import Json
+from perdure.compat.seeds import with_services
 from perdure.services.background import BackgroundEventSink, BackgroundOutcome
 from perdure.services.files.protocol import SessionFileSystem
 from perdure.services.tasks import SessionTaskRegistry
+from perdure.tools import ToolResult
 from perdure.tools.background import reattach_background_run
 from perdure.tools.registry import ToolRegistry
 from tests.unit.tools.calling import context
@@ -20,7 +22,7 @@ FILES = cast("SessionFileSystem", object())
 TASKS = cast("SessionTaskRegistry", object())
 
 
-class Capable(ToolObject):
+class Capable(BaseTool):
     """Runs in the background."""
 
     description = "capable"
@@ -30,8 +32,8 @@ class Capable(ToolObject):
         self.name = name
         self.hints = hints
 
-    async def execute(self, arguments: dict[str, Json]) -> ToolExecutionResult:
-        return ToolExecutionResult.tool_error("foreground unsupported")
+    async def execute(self, arguments: dict[str, Json]) -> ToolResult:
+        return ToolResult.tool_error("foreground unsupported")
 
     async def execute_background(
         self, arguments: dict[str, Json], context: ToolContext[object], sink: BackgroundEventSink
@@ -59,16 +61,16 @@ def refusal(given: Json, ctx: ToolContext[object]) -> str:
 
 
 def full() -> ToolContext[object]:
-    return context("x").with_services(tool_registry=REGISTRY, file_store=FILES, session_task_registry=TASKS)
+    return with_services(context("x"), tool_registry=REGISTRY, file_store=FILES, session_task_registry=TASKS)
 
 
 def test_reattach_fails_with_missing_file_store() -> None:
-    ctx = context("x").with_services(tool_registry=REGISTRY, session_task_registry=TASKS)
+    ctx = with_services(context("x"), tool_registry=REGISTRY, session_task_registry=TASKS)
     assert refusal(spec(), ctx) == "file store not available; cannot re-attach background run"
 
 
 def test_reattach_fails_with_missing_task_registry() -> None:
-    ctx = context("x").with_services(tool_registry=REGISTRY, file_store=FILES)
+    ctx = with_services(context("x"), tool_registry=REGISTRY, file_store=FILES)
     assert refusal(spec(), ctx) == "task registry not available; cannot re-attach background run"
 
 
@@ -98,5 +100,5 @@ def test_reattach_is_declined_unless_the_tool_may_run_twice() -> None:
 
 
 @pytest.mark.parametrize("tool", [READS, AGAIN])
-def test_what_may_run_twice_is_gone_on_with(tool: Capable) -> None:
+def test_repeatable_run_is_reattached(tool: Capable) -> None:
     assert reattach_background_run(spec(tool.name), full()) is tool

@@ -13,8 +13,8 @@ from perdure.ids import CallId
 from perdure.tools.builtin import AddTool, EchoTool, FailingTool, GetCurrentTimeTool
 from perdure.tools.context import ToolContext
 from perdure.tools.decorator import Tool, tool
-from perdure.tools.execution_result import ToolCallResult, ToolExecutionResult, ToolResultImage
-from perdure.tools.objects import ToolObject, as_tool
+from perdure.tools.execution_result import Image, ToolCallResult, ToolResult
+from perdure.tools.objects import BaseTool, as_tool
 from perdure.tools.registry import ToolRegistry, ToolRegistryBuilder
 from perdure.tools.toolbox import Toolbox
 from perdure.vocab.messages import ToolCall
@@ -121,7 +121,7 @@ def test_echo_and_failing_say_that_they_may_run_twice() -> None:
 
 
 def test_a_class_tool_becomes_a_tool_with_all_it_says() -> None:
-    class Rich(ToolObject):
+    class Rich(BaseTool):
         name = "rich"
         description = "Rich."
         parameters_schema = EchoTool.parameters_schema
@@ -132,8 +132,8 @@ def test_a_class_tool_becomes_a_tool_with_all_it_says() -> None:
         timeout = "2s"
         retries = 2
 
-        async def execute(self, arguments: dict[str, Json]) -> ToolExecutionResult:
-            return ToolExecutionResult.success(arguments)
+        async def execute(self, arguments: dict[str, Json]) -> ToolResult:
+            return ToolResult.success(arguments)
 
     made = as_tool(Rich())
     assert made.to_definition() == Rich().to_definition()
@@ -142,16 +142,16 @@ def test_a_class_tool_becomes_a_tool_with_all_it_says() -> None:
     assert promises.retry.max_attempts == 3
 
 
-class Typed(ToolObject):
+class Typed(BaseTool):
     name = "typed"
     description = "Typed."
     parameters_schema = AddTool.parameters_schema
 
-    async def execute(self, arguments: dict[str, Json]) -> ToolExecutionResult:
-        return ToolExecutionResult.success(arguments)
+    async def execute(self, arguments: dict[str, Json]) -> ToolResult:
+        return ToolResult.success(arguments)
 
 
-async def test_arguments_of_a_class_tool_are_held_against_its_schema_unless_it_wants_them_all() -> None:
+async def test_class_tool_arguments_are_validated_unless_unchecked() -> None:
     registry = ToolRegistry([Typed()])
     assert (await run(registry, "typed", a=1, b=2)).result == {"a": 1, "b": 2}
     refused = (await run(registry, "typed", a="x", c=1)).error or ""
@@ -166,7 +166,7 @@ async def test_arguments_of_a_class_tool_are_held_against_its_schema_unless_it_w
 
 
 @pytest.mark.parametrize("schema", [None, [], {"type": "string"}, {"type": "object", "properties": {"a": {"type": 7}}}])
-def test_a_schema_that_is_none_is_refused_before_anybody_calls(schema: Json) -> None:
+def test_invalid_schema_is_refused_before_any_call(schema: Json) -> None:
     class Odd(Typed):
         parameters_schema = schema
 
@@ -192,7 +192,7 @@ def test_a_policy_that_requires_approval_is_part_of_the_contract() -> None:
 
 
 def test_a_decorated_tool_says_as_much() -> None:
-    @tool(display_name="Refund", category="money", deferrable="never", hints=ToolHints(destructive=True))
+    @tool(title="Refund", category="money", defer_loading="never", hints=ToolHints(destructive=True))
     def refund(order: str) -> str:
         """Refund an order."""
         return order
@@ -201,7 +201,7 @@ def test_a_decorated_tool_says_as_much() -> None:
     assert (told.display_name, told.category, told.deferrable, told.policy) == ("Refund", "money", "never", "auto")
     assert told == refund.contract.definition
     with pytest.raises(Error, match="deferrable"):
-        tool(deferrable="sometimes")(refund.function)  # pyright: ignore[reportArgumentType] - the mistake
+        tool(defer_loading="sometimes")(refund.function)  # pyright: ignore[reportArgumentType] - the mistake
 
 
 # --- the defaults
@@ -333,12 +333,10 @@ async def test_a_tool_that_is_not_there_is_an_error_with_its_name() -> None:
     assert (caught.value.code, caught.value.message) == (Code.TOOL_UNKNOWN, "Tool not found: nope")
 
 
-async def test_the_context_reaches_those_who_want_it_and_only_with_context() -> None:
+async def test_context_reaches_tools_only_through_execute_with_context() -> None:
     class Asks(EchoTool):
-        async def execute_with_context(
-            self, arguments: dict[str, Json], context: ToolContext[object]
-        ) -> ToolExecutionResult:
-            return ToolExecutionResult.success({"session": context.session_id})
+        async def execute_with_context(self, arguments: dict[str, Json], context: ToolContext[object]) -> ToolResult:
+            return ToolResult.success({"session": context.session_id})
 
     @tool(effect="pure")
     def whose(ctx: ToolContext) -> str:
@@ -350,10 +348,10 @@ async def test_the_context_reaches_those_who_want_it_and_only_with_context() -> 
     with_context = await registry.execute_with_context(calling("echo"), None, context("echo"))
     assert with_context.result == {"session": "s1"}
     assert (await registry.execute_with_context(calling("whose"), None, context("whose"))).result == "s1"
-    assert (await run(registry, "whose")).error == "The tool whose needs a context: call it with execute_with_context"
+    assert (await run(registry, "whose")).error == "The tool whose needs a context: use execute_with_context"
 
 
-async def test_what_goes_wrong_is_in_the_result_whatever_it_is() -> None:
+async def test_every_failure_is_in_the_result() -> None:
     @tool(effect="pure")
     def breaks() -> None:
         """Breaks."""
@@ -370,20 +368,20 @@ async def test_what_goes_wrong_is_in_the_result_whatever_it_is() -> None:
         await asyncio.sleep(10)
 
     @tool
-    def draws() -> ToolExecutionResult:
+    def draws() -> ToolResult:
         """Draws."""
-        return ToolExecutionResult.success_with_images({"w": 1}, [ToolResultImage("iVBORw0KGgo=", "image/png")])
+        return ToolResult.success_with_images({"w": 1}, [Image("iVBORw0KGgo=", "image/png")])
 
     @tool
-    def sums() -> ToolExecutionResult:
+    def sums() -> ToolResult:
         """Sums up."""
-        return ToolExecutionResult.success_with_raw_output("short", "the whole of it")
+        return ToolResult.success_with_raw_output("short", "the whole of it")
 
     registry = ToolRegistry([breaks, typed, slow, draws, sums])
     assert (await run(registry, "breaks")).error == "An internal error occurred while executing the tool"
     assert "$.count" in ((await run(registry, "typed", count="x")).error or "")
     assert "outcome unknown" in ((await run(registry, "slow")).error or "")
-    assert (await run(registry, "draws")).images == (ToolResultImage("iVBORw0KGgo=", "image/png"),)
+    assert (await run(registry, "draws")).images == (Image("iVBORw0KGgo=", "image/png"),)
     summed = await run(registry, "sums")
     assert (summed.result, summed.raw_output) == ("short", "the whole of it")
 
@@ -408,7 +406,7 @@ async def test_a_batch_runs_one_after_the_other() -> None:
     assert log == ["a begins", "a ends", "b begins", "b ends"]
 
 
-async def test_a_batch_ends_at_a_call_without_a_definition_and_what_ran_has_run() -> None:
+async def test_batch_stops_at_a_call_without_definition() -> None:
     log: list[str] = []
     registry = ToolRegistry([noting(log, "a", 0), noting(log, "b", 0)])
     with pytest.raises(Error, match=re.escape("Tool definition not found: zz")):

@@ -12,11 +12,11 @@ from perdure.tools.execution_result import (
     ConnectionRequired,
     FailedInternally,
     FailedVisibly,
-    Succeeded,
+    Image,
     SucceededWithImages,
-    ToolExecutionResult,
     ToolInternalError,
-    ToolResultImage,
+    ToolResult,
+    ToolSucceeded,
 )
 
 HIDDEN = "An internal error occurred while executing the tool"
@@ -24,7 +24,7 @@ HIDDEN = "An internal error occurred while executing the tool"
 
 async def test_echo_tool() -> None:
     result = await EchoTool().execute({"message": "Hello, world!"})
-    assert result == Succeeded({"echoed": "Hello, world!", "length": 13})
+    assert result == ToolSucceeded({"echoed": "Hello, world!", "length": 13})
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ async def test_echo_tool() -> None:
     ],
 )
 async def test_echo_counts_bytes_and_takes_no_message_for_an_empty_one(arguments: Json, echoed: Json) -> None:
-    assert await EchoTool().execute(arguments) == Succeeded(echoed)
+    assert await EchoTool().execute(arguments) == ToolSucceeded(echoed)
 
 
 async def test_failing_tool_with_tool_error() -> None:
@@ -57,14 +57,14 @@ async def test_failing_tool_fails_visibly_unless_told_otherwise() -> None:
 
 
 def test_tool_result_conversion(caplog: pytest.LogCaptureFixture) -> None:
-    fine = ToolExecutionResult.success({"value": 42}).into_tool_result("call_1", "test_tool")
+    fine = ToolResult.success({"value": 42}).into_tool_result("call_1", "test_tool")
     assert (fine.tool_call_id, fine.result, fine.error) == ("call_1", {"value": 42}, None)
 
-    failed = ToolExecutionResult.tool_error("Invalid input").into_tool_result("call_2", "test_tool")
+    failed = ToolResult.tool_error("Invalid input").into_tool_result("call_2", "test_tool")
     assert (failed.result, failed.error) == ({"error": "Invalid input"}, "Invalid input")
 
     with caplog.at_level(logging.ERROR, "perdure.tools"):
-        hidden = ToolExecutionResult.internal_error_msg("Secret database error").into_tool_result("call_3", "test_tool")
+        hidden = ToolResult.internal_error_msg("Secret database error").into_tool_result("call_3", "test_tool")
     assert (hidden.result, hidden.error) == ({"error": HIDDEN}, HIDDEN)
     (logged,) = caplog.records
     assert "Secret database error" in logged.getMessage()
@@ -72,33 +72,33 @@ def test_tool_result_conversion(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_connection_required_is_neither_success_nor_failure() -> None:
-    result = ToolExecutionResult.connection_required("github")
+    result = ToolResult.connection_required("github")
     assert (result.is_success, result.is_error, result.is_connection_required) == (False, False, True)
     told = result.into_tool_result("call_1", "demo")
     assert (told.result, told.error, told.connection_required) == ({"connection_required": "github"}, None, "github")
 
 
 def test_pictures_travel_beside_the_result_and_none_is_none() -> None:
-    picture = ToolResultImage("AAAA", "image/png")
-    told = ToolExecutionResult.success_with_images({"w": 1}, [picture]).into_tool_result("call_1", "demo")
+    picture = Image("AAAA", "image/png")
+    told = ToolResult.success_with_images({"w": 1}, [picture]).into_tool_result("call_1", "demo")
     assert (told.result, told.images, told.error) == ({"w": 1}, (picture,), None)
-    assert ToolExecutionResult.success_with_images({}, []).into_tool_result("call_1", "demo").images is None
+    assert ToolResult.success_with_images({}, []).into_tool_result("call_1", "demo").images is None
 
 
 @pytest.mark.parametrize(
     ("result", "kind", "success", "error", "connection"),
     [
-        (ToolExecutionResult.success(1), Succeeded, True, False, False),
-        (ToolExecutionResult.success_with_raw_output(1, "raw"), Succeeded, True, False, False),
-        (ToolExecutionResult.success_with_images(1, []), SucceededWithImages, True, False, False),
-        (ToolExecutionResult.tool_error("m"), FailedVisibly, False, True, False),
-        (ToolExecutionResult.internal_error(ValueError("m")), FailedInternally, False, True, False),
-        (ToolExecutionResult.internal_error_msg("m"), FailedInternally, False, True, False),
-        (ToolExecutionResult.connection_required("p"), ConnectionRequired, False, False, True),
+        (ToolResult.success(1), ToolSucceeded, True, False, False),
+        (ToolResult.success_with_raw_output(1, "raw"), ToolSucceeded, True, False, False),
+        (ToolResult.success_with_images(1, []), SucceededWithImages, True, False, False),
+        (ToolResult.tool_error("m"), FailedVisibly, False, True, False),
+        (ToolResult.internal_error(ValueError("m")), FailedInternally, False, True, False),
+        (ToolResult.internal_error_msg("m"), FailedInternally, False, True, False),
+        (ToolResult.connection_required("p"), ConnectionRequired, False, False, True),
     ],
 )
-def test_what_each_constructor_makes(
-    result: ToolExecutionResult, kind: type[ToolExecutionResult], success: bool, error: bool, connection: bool
+def test_result_constructors_set_their_kind(
+    result: ToolResult, kind: type[ToolResult], success: bool, error: bool, connection: bool
 ) -> None:
     assert type(result) is kind
     assert (result.is_success, result.is_error, result.is_connection_required) == (success, error, connection)
@@ -109,15 +109,15 @@ def test_what_each_constructor_makes(
 
 def test_success_with_raw_output_object_preserves_shape() -> None:
     given = {"stdout": "hello"}
-    told = ToolExecutionResult.success_with_raw_output(given, "raw stdout bytes").into_tool_result("call_1", "demo")
+    told = ToolResult.success_with_raw_output(given, "raw stdout bytes").into_tool_result("call_1", "demo")
     assert told.result == {"stdout": "hello"}, "the sidecar must not reach the model"
     assert told.raw_output == "raw stdout bytes"
-    assert given == {"stdout": "hello"}, "what a tool passed in is the tool's"
+    assert given == {"stdout": "hello"}, "the tool's own value is not modified"
 
 
 @pytest.mark.parametrize("value", ["compact summary", 7, None, [1, 2], True])
 def test_success_with_raw_output_scalar_unwraps_to_itself(value: Json) -> None:
-    told = ToolExecutionResult.success_with_raw_output(value, "full output bytes").into_tool_result("call_1", "demo")
+    told = ToolResult.success_with_raw_output(value, "full output bytes").into_tool_result("call_1", "demo")
     assert told.result == value
     assert told.raw_output == "full output bytes"
 
@@ -126,19 +126,19 @@ def test_success_with_raw_output_scalar_unwraps_to_itself(value: Json) -> None:
     "value", [{"_raw_output_scalar": "user_value", "kept": True}, {"_raw_output_scalar": "v"}], ids=["beside", "alone"]
 )
 def test_a_result_with_a_raw_output_scalar_key_is_not_unwrapped(value: Json) -> None:
-    told = ToolExecutionResult.success(value).into_tool_result("call_1", "demo")
+    told = ToolResult.success(value).into_tool_result("call_1", "demo")
     assert told.result == value
     assert told.raw_output is None
 
 
 def test_a_scalar_key_beside_others_stays_even_with_raw_output() -> None:
     value = {"_raw_output_scalar": "v", "kept": True}
-    told = ToolExecutionResult.success_with_raw_output(value, "raw").into_tool_result("call_1", "demo")
+    told = ToolResult.success_with_raw_output(value, "raw").into_tool_result("call_1", "demo")
     assert (told.result, told.raw_output) == (value, "raw")
 
 
 def test_a_raw_output_that_is_no_text_is_dropped() -> None:
-    told = ToolExecutionResult.success({"_raw_output": 7, "kept": True}).into_tool_result("call_1", "demo")
+    told = ToolResult.success({"_raw_output": 7, "kept": True}).into_tool_result("call_1", "demo")
     assert (told.result, told.raw_output) == ({"kept": True}, None)
 
 
@@ -188,13 +188,13 @@ def test_an_exception_that_cannot_be_shown_is_named_by_its_type() -> None:
 
 
 def test_resolved_image_new() -> None:
-    image = ToolResultImage("SGVsbG8=", "image/png")
+    image = Image("SGVsbG8=", "image/png")
     assert (image.base64, image.media_type, image.data()) == ("SGVsbG8=", "image/png", b"Hello")
 
 
 def test_resolved_image_to_data_url() -> None:
-    assert ToolResultImage("SGVsbG8=", "image/png").to_data_url() == "data:image/png;base64,SGVsbG8="
+    assert Image("SGVsbG8=", "image/png").to_data_url() == "data:image/png;base64,SGVsbG8="
 
 
 def test_resolved_image_jpeg() -> None:
-    assert ToolResultImage("base64data", "image/jpeg").to_data_url().startswith("data:image/jpeg;base64,")
+    assert Image("base64data", "image/jpeg").to_data_url().startswith("data:image/jpeg;base64,")

@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from perdure.tools.threads import Job, NotStarted, Returned, ToolThreads
+from perdure.tools.threads import NotStarted, Returned, ThreadJob, ToolThreads
 
 
 class Gate:
@@ -13,13 +13,13 @@ class Gate:
         self._loop = asyncio.get_running_loop()
         self._inside = asyncio.Event()
         self.release = threading.Event()
-        self.job: Job = threads.submit(self._wait)
+        self.job: ThreadJob = threads.submit(self._wait)
 
     def _wait(self) -> bool:
         self._loop.call_soon_threadsafe(self._inside.set)
         return self.release.wait(20)
 
-    async def entered(self) -> Job:
+    async def entered(self) -> ThreadJob:
         await self._inside.wait()
         return self.job
 
@@ -117,7 +117,7 @@ async def test_without_a_thread_nothing_is_started(monkeypatch: pytest.MonkeyPat
     assert await ToolThreads(1).submit(lambda: 1).future == NotStarted("no thread could be started")
 
 
-def test_a_thread_that_comes_back_after_its_loop_is_gone_does_no_harm() -> None:
+def test_thread_returning_after_its_loop_closed_is_harmless() -> None:
     threads = ToolThreads(1)
 
     async def leave() -> threading.Event:

@@ -9,7 +9,7 @@ from perdure.ids import CallId
 from perdure.tools.decorator import AnyTool, tool
 from perdure.tools.toolbox import Prepared, Toolbox
 from perdure.vocab.messages import ToolCall
-from perdure.vocab.outcomes import Failure
+from perdure.vocab.outcomes import FailureDetail
 from perdure.vocab.tools import ToolContract
 
 
@@ -36,8 +36,8 @@ def contract(name: str, box: Toolbox = BOX) -> ToolContract:
     return found.contract
 
 
-def failure(found: Prepared | Failure) -> Failure:
-    assert isinstance(found, Failure)
+def failure(found: Prepared | FailureDetail) -> FailureDetail:
+    assert isinstance(found, FailureDetail)
     assert not found.retry_safe
     return found
 

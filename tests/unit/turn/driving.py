@@ -20,9 +20,9 @@ from perdure.turn.state import (
     EndTurn,
     Owed,
     Probe,
+    RetryWait,
     RunCall,
     Turn,
-    Wait,
     opened,
 )
 from perdure.vocab.approvals import Decision, Verdict, consent_to
@@ -31,8 +31,8 @@ from perdure.vocab.messages import FinishReason, Reply, ReplyPart, Text, Thinkin
 from perdure.vocab.outcomes import (
     AwaitEventOutcome,
     Failed,
-    Failure,
     FailureClass,
+    FailureDetail,
     InDoubt,
     LlmCallOutcome,
     LlmError,
@@ -42,7 +42,7 @@ from perdure.vocab.outcomes import (
     ToolCallOutcome,
     ToolOutput,
 )
-from perdure.vocab.promises import AwaitEventKey, Cancelled, Err, Ok, Resolution, TimedOut, ToolCompletion
+from perdure.vocab.promises import Cancelled, EventKey, Failure, Ok, Resolution, TimedOut, ToolCompletion
 from perdure.vocab.records import (
     CancelRequested,
     EffectSettled,
@@ -56,7 +56,7 @@ from perdure.vocab.records import (
 from perdure.vocab.refs import EffectRef, Tail
 from perdure.vocab.tools import Composition, Durability, EffectClass, RetryPolicy
 from perdure.vocab.usage import Usage
-from tests.unit.turn.turning import asked, composition, ended, intent, nap, requests, verdict, woke
+from tests.unit.turn.turning import asked, backoff, composition, ended, intent, requests, verdict, woke
 
 LIMITS = Limits(max_iterations=3, no_progress=2, model_attempts=2, max_parallel_calls=2)
 TOOLS = composition(
@@ -133,7 +133,7 @@ class Owner:
             self.records.append(record)
 
     def _steer(self) -> None:
-        """Somebody says something to the running turn, before its model is asked."""
+        """Steer the running turn before its model is called."""
         text = f"<steer {self.turn_id} {len(self.steered)}>"
         self.steered.append(text)
         input = InputId(f"{self.turn_id}-{len(self.steered)}")
@@ -174,14 +174,14 @@ class Owner:
                 self._ask(item)
             case RunCall():
                 self._run(item)
-            case Wait(due_at=None):
-                self._add(nap(item.ref.id))
-            case Wait():
+            case RetryWait(due_at=None):
+                self._add(backoff(item.ref.id))
+            case RetryWait():
                 self._add(woke(item.ref.id))
             case Probe():
                 self._add(verdict(item.ref.id, self.random.choice(["happened", "did_not_happen", "unknown"])))
             case AwaitCompletion():
-                how: list[Resolution] = [Ok(value=1), Err(code="no", message="no"), TimedOut()]
+                how: list[Resolution] = [Ok(value=1), Failure(code="no", message="no"), TimedOut()]
                 self._add(completed(item.ref, self.random.choice(how)))
             case AwaitApproval():
                 self._add(completed(item.ref, self._word("approve", "deny"), tail="approval"))
@@ -218,7 +218,7 @@ class Owner:
     def _run(self, item: RunCall) -> None:
         effect: EffectClass = item.contract.durability.effect if item.contract else "once"
         call = next(call for ref, call in unanswered(self.turn) if ref == item.ref)
-        assert call.approval is None or call.decision is not None, "it may not run yet"
+        assert call.approval is None or call.decision is not None, "the call may not run yet"
         fresh = not (call.started or call.approval) and item.ref.attempt == 1
         if fresh and self.random.random() < 0.3:
             self._add(people_asked(item.ref, item.call))
@@ -246,20 +246,20 @@ class Owner:
         return Success(value=self.random.randrange(9)) if luck < 0.6 else _failed(self.random)
 
 
-def key_made(ref: EffectRef, key: AwaitEventKey) -> EffectStarted:
-    """A call asked for the key under which somebody outside may complete it."""
+def key_made(ref: EffectRef, key: EventKey) -> EffectStarted:
+    """Record that a call requested the key for its external completion."""
     id = replace(ref, tail="completion").id
     return EffectStarted(id=id, kind=EffectKind.AWAIT_EVENT, fingerprint="f", command=AwaitEvent(key=key))
 
 
 def completed(ref: EffectRef, resolution: Resolution, tail: Tail = "completion") -> EffectSettled:
-    """Somebody outside told how a call ended, or a person answered."""
+    """Record an external completion or a person's answer."""
     id = replace(ref, tail=tail).id
     return EffectSettled(id=id, outcome=AwaitEventOutcome(resolution=resolution), fingerprint="f")
 
 
 def people_asked(ref: EffectRef, call: ToolCall) -> EffectStarted:
-    """Somebody was asked to allow a call."""
+    """Record the approval request of a call."""
     key = unsigned_key("scope", consent_to(call.id, call.name, call.args))
     about = PreparedToolCall(call_id=call.id, tool_id=f"tool:{call.name}", tool_name=call.name, args=call.args)
     id, command = replace(ref, tail="approval").id, AwaitEvent(key=key, about=about)
@@ -269,5 +269,7 @@ def people_asked(ref: EffectRef, call: ToolCall) -> EffectStarted:
 def _failed(random: Random) -> Failed:
     failure_class: FailureClass = random.choice(_CLASSES)
     return Failed(
-        failure=Failure(code="broke", message="it broke", failure_class=failure_class, retry_safe=random.random() < 0.6)
+        failure=FailureDetail(
+            code="broke", message="it broke", failure_class=failure_class, retry_safe=random.random() < 0.6
+        )
     )

@@ -7,7 +7,7 @@ import pytest
 from perdure.errors import Code, Error
 from perdure.ids import CallId, EffectId, TurnId, WorkerId
 from perdure.turn.machine import left_asking, owed, recovery, stopped, unanswered
-from perdure.turn.state import AskModel, EndTurn, Probe, RunCall, Turn, Wait, opened
+from perdure.turn.state import AskModel, EndTurn, Probe, RetryWait, RunCall, Turn, opened
 from perdure.vocab.messages import Reply
 from perdure.vocab.outcomes import (
     CompletedToolCall,
@@ -32,6 +32,7 @@ from tests.unit.turn.turning import (
     T,
     admitted,
     asked,
+    backoff,
     begun,
     broke,
     calls_of,
@@ -43,7 +44,6 @@ from tests.unit.turn.turning import (
     late,
     lost,
     names,
-    nap,
     ok,
     opening,
     said,
@@ -61,7 +61,7 @@ IDEMPOTENT = Durability(effect="idempotent", retry=RetryPolicy(kind="idempotent"
 
 
 def after(*records: Record, **tools: Durability) -> list[str]:
-    """What is owed after these facts."""
+    """Return the owed effects after these facts."""
     return names(owed(folded(opened(opening(), composition(tools)), *records)))
 
 
@@ -93,7 +93,7 @@ TABLE: list[tuple[str, tuple[Record, ...], list[str]]] = [
 
 
 @pytest.mark.parametrize(("records", "expected"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
-def test_what_is_owed(records: tuple[Record, ...], expected: list[str]) -> None:
+def test_turn_owes_the_expected_effects(records: tuple[Record, ...], expected: list[str]) -> None:
     assert after(*records, x=PLAIN) == expected
 
 
@@ -144,7 +144,7 @@ def test_serial_calls_come_last_and_alone() -> None:
     assert after(*records, **tools) == ["ask m2.1"]
 
 
-def test_calls_of_one_class_go_one_at_a_time_in_the_order_they_were_made() -> None:
+def test_calls_of_one_class_run_singly_in_order() -> None:
     tools = {"db": CLASSED, "other": Durability(concurrency_class="mail"), "x": PLAIN}
     records: list[Record] = [said("db", "x", "db", "other", "db")]
     assert after(*records, **tools) == ["run c1.0.1", "run c1.1.1", "run c1.3.1"]
@@ -172,12 +172,12 @@ def test_the_cap_belongs_to_the_turn() -> None:
     assert names(owed(folded(turn, ok("c1.1.1")))) == ["run c1.0.1", "run c1.2.1"]
 
 
-def test_a_call_that_waits_for_its_next_attempt_keeps_its_class_to_itself() -> None:
+def test_call_in_backoff_blocks_its_class() -> None:
     tools = {"db": Durability(concurrency_class="db", retry=RetryPolicy(kind="safe", max_attempts=2))}
     assert after(said("db", "db"), broke("c1.0.1", safe=True), **tools) == ["wait c1.0.1.sleep"]
 
 
-def test_what_a_tool_spent_on_models_itself_counts_for_the_turn() -> None:
+def test_direct_usage_of_a_tool_counts_for_the_turn() -> None:
     spent = tuple(DirectUsage(source="look", model="m", usage=Usage(input=n, calls=1)) for n in (3, 4))
     done = CompletedToolCall(call_id=CallId("t1.1.0"), tool_name="once", output=Success(value=1))
     settled = EffectSettled(id=EffectId("c1.0.1"), outcome=ToolCallOutcome(launch=Done(result=done), direct=spent))
@@ -185,12 +185,12 @@ def test_what_a_tool_spent_on_models_itself_counts_for_the_turn() -> None:
     assert turn.usage == Usage(input=7, output=5, calls=3)
 
 
-def test_what_a_body_recorded_of_its_own_model_calls_counts_for_the_turn() -> None:
+def test_recorded_completions_of_a_body_count_for_the_turn() -> None:
     reply = Reply(parts=(), usage=Usage(input=9, calls=1))
     asked_itself = EffectSettled(id=EffectId("c1.0/direct:sum"), outcome=DirectOutcome(reply=reply, source="x"))
     turn = folded(begun(once=Durability()), said("once", usage=Usage(calls=1)), asked_itself)
     assert turn.usage == Usage(input=9, calls=2)
-    assert names(owed(turn)) == ["run c1.0.1"], "what the turn owes is the same"
+    assert names(owed(turn)) == ["run c1.0.1"], "the owed effects are unchanged"
 
 
 def test_results_keep_the_models_order_whatever_the_order_of_their_arrival() -> None:
@@ -206,12 +206,12 @@ def test_a_tool_that_says_nothing_is_never_retried() -> None:
     assert after(said("x"), broke("c1.0.1", safe=True), x=PLAIN) == ["ask m2.1"]
 
 
-def test_a_failure_declared_safe_is_retried_after_a_sleep_under_a_new_attempt() -> None:
+def test_safe_failure_is_retried_after_a_backoff() -> None:
     records: list[Record] = [said("x"), intent("c1.0.1"), broke("c1.0.1", safe=True)]
     assert after(*records, x=SAFE) == ["wait c1.0.1.sleep"]
-    records += [nap("c1.0.1.sleep", due_at=7_000)]
+    records += [backoff("c1.0.1.sleep", due_at=7_000)]
     (wait,) = owed(folded(begun(x=SAFE), *records))
-    assert wait == Wait(EffectRef(1, 0, 1, "sleep"), 200, 7_000)
+    assert wait == RetryWait(EffectRef(1, 0, 1, "sleep"), 200, 7_000)
     records += [woke("c1.0.1.sleep")]
     assert after(*records, x=SAFE) == ["run c1.0.2"]
     records += [intent("c1.0.2"), ok("c1.0.2")]
@@ -228,12 +228,12 @@ def test_a_failure_declared_safe_is_retried_after_a_sleep_under_a_new_attempt() 
         (IDEMPOTENT, False, True),
     ],
 )
-def test_which_failures_are_retried(how: Durability, safe: bool, retried: bool) -> None:
+def test_failure_is_retried_by_policy_and_safety(how: Durability, safe: bool, retried: bool) -> None:
     assert after(said("x"), broke("c1.0.1", safe=safe), x=how) == (["wait c1.0.1.sleep"] if retried else ["ask m2.1"])
 
 
 @pytest.mark.parametrize("how", [SAFE, IDEMPOTENT])
-def test_what_was_refused_as_invalid_is_never_retried(how: Durability) -> None:
+def test_invalid_failure_is_never_retried(how: Durability) -> None:
     assert after(said("x"), broke("c1.0.1", safe=True, failure_class="invalid"), x=how) == ["ask m2.1"]
 
 
@@ -254,7 +254,7 @@ def test_delays_double_are_capped_and_honour_what_the_failure_asks() -> None:
     for attempt, after_ms in enumerate((None, None, None, 5_000, None), start=1):
         turn = folded(turn, broke(f"c1.0.{attempt}", safe=True, after_ms=after_ms))
         (wait,) = owed(turn)
-        assert isinstance(wait, Wait)
+        assert isinstance(wait, RetryWait)
         delays.append(wait.duration_ms)
         turn = folded(turn, woke(f"c1.0.{attempt}.sleep"))
     assert delays == [100, 200, 250, 5_000, 250]
@@ -288,19 +288,19 @@ def test_the_policy_in_the_intent_governs() -> None:
 DOUBTED: tuple[Record, ...] = (said("x", "x"), intent("c1.0.1", doubt="probe"), lost("c1.0.1"))
 
 
-def test_what_happened_is_a_success() -> None:
+def test_probe_verdict_happened_is_a_success() -> None:
     turn = folded(begun(x=PROBED), *DOUBTED, verdict("c1.0.1.probe", "happened", {"id": 7}))
     assert calls_of(turn)[0].output == Success(value={"id": 7})
     assert names(owed(turn)) == ["run c1.1.1"]
 
 
 @pytest.mark.parametrize("answer", ["unknown", "no idea"])
-def test_what_nobody_knows_stays_in_doubt(answer: str) -> None:
+def test_inconclusive_probe_leaves_the_call_in_doubt(answer: str) -> None:
     turn = folded(begun(x=PROBED), *DOUBTED, verdict("c1.0.1.probe", answer))
     assert calls_of(turn)[0].output == LOST
 
 
-def test_what_did_not_happen_is_dispatched_again_as_another_attempt() -> None:
+def test_probe_verdict_did_not_happen_starts_another_attempt() -> None:
     turn = folded(begun(x=PROBED), *DOUBTED, verdict("c1.0.1.probe", "did_not_happen"))
     assert names(owed(turn)) == ["run c1.0.2", "run c1.1.1"]
     assert calls_of(turn)[0].started is None
@@ -338,7 +338,7 @@ def test_a_late_outcome_makes_a_probe_unnecessary() -> None:
     assert names(owed(turn)) == ["run c1.1.1"]
 
 
-def test_a_late_outcome_settles_a_call_that_nobody_has_doubted_yet() -> None:
+def test_late_outcome_settles_a_call_before_its_doubt() -> None:
     turn = folded(begun(x=PLAIN), said("x", "x"), intent("c1.0.1"), late("c1.0.1", "paid"))
     assert calls_of(turn)[0].output == Success(value="paid")
     assert recovery(turn) == ()
@@ -376,9 +376,9 @@ def test_a_late_outcome_of_another_turn_is_nothing_to_the_machine() -> None:
 def test_a_model_that_fails_is_asked_again_after_a_sleep() -> None:
     records: list[Record] = [asked("m1.1"), unsaid("m1.1")]
     (wait,) = owed(folded(begun(), *records))
-    assert wait == Wait(EffectRef(1, None, 1, "sleep"), 500, None)
-    records += [nap("m1.1.sleep", due_at=6_000)]
-    assert owed(folded(begun(), *records)) == (Wait(EffectRef(1, None, 1, "sleep"), 500, 6_000),)
+    assert wait == RetryWait(EffectRef(1, None, 1, "sleep"), 500, None)
+    records += [backoff("m1.1.sleep", due_at=6_000)]
+    assert owed(folded(begun(), *records)) == (RetryWait(EffectRef(1, None, 1, "sleep"), 500, 6_000),)
     records += [woke("m1.1.sleep")]
     assert after(*records) == ["ask m1.2"]
     records += [asked("m1.2"), said(text="hi", id="m1.2")]
@@ -391,7 +391,7 @@ def test_a_models_delays_double_and_honour_what_the_provider_asks() -> None:
     for attempt, after_ms in enumerate((None, None, 60_000, None, None, None, None), start=1):
         turn = folded(turn, unsaid(f"m1.{attempt}", after_ms=after_ms))
         (wait,) = owed(turn)
-        assert isinstance(wait, Wait)
+        assert isinstance(wait, RetryWait)
         delays.append(wait.duration_ms)
         turn = folded(turn, woke(f"m1.{attempt}.sleep"))
     assert delays == [500, 1_000, 60_000, 4_000, 8_000, 16_000, 20_000]
@@ -399,10 +399,10 @@ def test_a_models_delays_double_and_honour_what_the_provider_asks() -> None:
 
 def test_a_turn_waits_so_long_for_one_reply_and_no_longer() -> None:
     turn = folded(begun(), unsaid("m1.1", after_ms=50_000))
-    assert [owe.duration_ms for owe in owed(turn) if isinstance(owe, Wait)] == [50_000]
+    assert [owe.duration_ms for owe in owed(turn) if isinstance(owe, RetryWait)] == [50_000]
     turn = folded(turn, woke("m1.1.sleep"))
     assert [
-        owe.duration_ms for owe in owed(folded(turn, unsaid("m1.2", after_ms=40_000))) if isinstance(owe, Wait)
+        owe.duration_ms for owe in owed(folded(turn, unsaid("m1.2", after_ms=40_000))) if isinstance(owe, RetryWait)
     ] == [40_000]
     (end,) = owed(folded(turn, unsaid("m1.2", after_ms=40_001)))
     assert isinstance(end, EndTurn)
@@ -429,7 +429,7 @@ def deserted(id: str) -> EffectSettled:
     )
 
 
-def test_a_worker_that_is_lost_uses_up_no_attempt_and_needs_no_pause() -> None:
+def test_lost_worker_costs_no_attempt_and_no_backoff() -> None:
     records: list[Record] = []
     for n in range(1, 5):
         records += [asked(f"m1.{n}"), deserted(f"m1.{n}")]
@@ -439,14 +439,14 @@ def test_a_worker_that_is_lost_uses_up_no_attempt_and_needs_no_pause() -> None:
     assert left_asking(turn) is None
     assert left_asking(folded(turn, asked("m1.5"))) == EffectRef(1, None, 5)
     (wait,) = owed(folded(turn, asked("m1.5"), unsaid("m1.5")))
-    assert isinstance(wait, Wait)
-    assert wait.duration_ms == 500, "it is the first failure"
+    assert isinstance(wait, RetryWait)
+    assert wait.duration_ms == 500, "this is the first failure"
 
 
 def test_a_job_is_waited_for_until_it_is_lost() -> None:
     job = ModelJobBegun(id=EffectId("m1.1"), job={"id": "j"})
     turn = folded(begun(), asked("m1.1"), job)
-    assert left_asking(turn) is None, "whoever goes on asks for the same"
+    assert left_asking(turn) is None, "the next owner awaits the same job"
     assert owed(turn) == (AskModel(EffectRef(1, None, 1), job={"id": "j"}),)
     again = folded(turn, unsaid("m1.1"), woke("m1.1.sleep"))
     assert owed(again) == (AskModel(EffectRef(1, None, 2), job={"id": "j"}),)
@@ -538,11 +538,14 @@ def test_doubt_survives_the_request() -> None:
     assert [(ref.id, call.doubt) for ref, call in unanswered(turn)] == [("c1.0.1", LOST), ("c1.1.1", None)]
 
 
-# The owner may learn of a request after it has written more; who folds the log meets the request first.
+# The owner may learn of a request after it has written more; a fold of the log meets the request first.
 LEARNED_LATE: list[tuple[str, tuple[Record, ...]]] = [
-    ("a retry", (said("x"), broke("c1.0.1", safe=True), nap("c1.0.1.sleep"), woke("c1.0.1.sleep"), intent("c1.0.2"))),
+    (
+        "a retry",
+        (said("x"), broke("c1.0.1", safe=True), backoff("c1.0.1.sleep"), woke("c1.0.1.sleep"), intent("c1.0.2")),
+    ),
     ("a probe", (said("x"), intent("c1.0.1", doubt="probe"), lost("c1.0.1"), verdict("c1.0.1.probe", "unknown"))),
-    ("a model's retry", (unsaid("m1.1"), nap("m1.1.sleep"), woke("m1.1.sleep"), asked("m1.2"))),
+    ("a model's retry", (unsaid("m1.1"), backoff("m1.1.sleep"), woke("m1.1.sleep"), asked("m1.2"))),
     ("a second round", (said("x"), ok("c1.0.1"), asked("m2.1"), said(text="hi", id="m2.1"))),
 ]
 

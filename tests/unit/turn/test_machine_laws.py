@@ -59,7 +59,7 @@ def test_every_turn_ends_within_its_limits(seed: int) -> None:
 
 @MANY
 @given(SEEDS)
-def test_an_answer_is_never_taken_back_and_a_round_ends_when_every_call_has_one(seed: int) -> None:
+def test_call_outputs_are_final_until_the_round_ends(seed: int) -> None:
     driven = owner(seed, cancellable=False)
     for before, news in driven.steps():
         calls, now = _outputs(before), _outputs(driven.turn)
@@ -91,7 +91,7 @@ def test_the_number_of_answered_calls_never_shrinks(seed: int) -> None:
 
 @MANY
 @given(SEEDS)
-def test_a_once_call_goes_out_again_only_after_it_was_settled_as_not_done(seed: int) -> None:
+def test_once_call_is_repeated_only_after_a_negative_verdict(seed: int) -> None:
     """Law 2, judged from the records alone."""
     driven = owner(seed)
     for _ in driven.steps():

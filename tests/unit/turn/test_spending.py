@@ -57,7 +57,7 @@ def test_a_final_reply_that_went_over_stands() -> None:
     assert end.ended.status == "finished"
 
 
-def test_what_an_attempt_cost_that_failed_counts() -> None:
+def test_usage_of_a_failed_attempt_counts() -> None:
     error = LlmError(kind="stream_cut", message="cut", retryable=True)
     cut = EffectSettled(id=said().id, outcome=LlmCallOutcome(error=error, spent=UNPRICED))
     turn = folded(begun(limits=Limits(turn_tokens=15)), cut)
@@ -65,11 +65,11 @@ def test_what_an_attempt_cost_that_failed_counts() -> None:
     assert turn.usage == UNPRICED
 
 
-def test_what_sub_agents_bought_counts() -> None:
+def test_usage_of_subagents_counts_against_limits() -> None:
     turn = folded(begun(limits=Limits(turn_tokens=30)), said("look", usage=UNPRICED))
     turn = folded(turn, ChildEnded(child=SessionId("c"), turn=T, status="finished", usage=UNPRICED), ok("c1.0.1"))
     assert reason(turn) == "limit_reached: the turn has used 30 tokens of 30"
-    assert turn.usage == UNPRICED, "it is the child's own, and counted once"
+    assert turn.usage == UNPRICED, "the usage belongs to the child, and counts once"
 
 
 def test_the_session_has_limits_of_its_own() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from perdure.codec import Json
 from perdure.ids import BlobHash, CallId, EffectId, InputId, TurnId, WorkerId
 from perdure.turn.machine import advance
-from perdure.turn.state import Acting, AskModel, Call, EndTurn, Owed, Turn, Wait, opened
+from perdure.turn.state import Acting, AskModel, Call, EndTurn, Owed, RetryWait, Turn, opened
 from perdure.vocab.effects import EffectKind
 from perdure.vocab.messages import FinishReason, Reply, ReplyPart, Text, ToolCall
 from perdure.vocab.outcomes import (
@@ -15,8 +15,8 @@ from perdure.vocab.outcomes import (
     Done,
     DurableStepOutcome,
     Failed,
-    Failure,
     FailureClass,
+    FailureDetail,
     InDoubt,
     LlmCallOutcome,
     LlmError,
@@ -120,7 +120,7 @@ def asked(id: str = "m1.1") -> EffectStarted:
     return EffectStarted(id=EffectId(id), kind=EffectKind.LLM_CALL, fingerprint="f")
 
 
-def nap(id: str, due_at: int = 5_000) -> EffectStarted:
+def backoff(id: str, due_at: int = 5_000) -> EffectStarted:
     return EffectStarted(id=EffectId(id), kind=EffectKind.SLEEP, fingerprint="f", due_at=due_at)
 
 
@@ -147,7 +147,7 @@ def broke(
     failure_class: FailureClass = "tool",
     turn: TurnId = T,
 ) -> EffectSettled:
-    failure = Failure(
+    failure = FailureDetail(
         code="broke", message="it broke", retry_safe=safe, retry_after_ms=after_ms, failure_class=failure_class
     )
     return ended(id, Failed(failure=failure), turn=turn)
@@ -175,7 +175,7 @@ def cancel(turn: TurnId = T) -> CancelRequested:
 
 
 def names(items: Iterable[Owed]) -> list[str]:
-    """What is owed, in words: `ask m1.1`, `run c1.0.1`, `probe …`, `wait …`, `end …`."""
+    """Return the owed effects in words: `ask m1.1`, `run c1.0.1`, `probe …`, `wait …`, `end …`."""
     return [_name(item) for item in items]
 
 
@@ -185,7 +185,7 @@ def _name(item: Owed) -> str:
             return f"end {end.reason or end.status}"
         case AskModel():
             return f"ask {item.ref.id}" + ("" if item.tool_choice == "auto" else f" ({item.tool_choice})")
-        case Wait():
+        case RetryWait():
             return f"wait {item.ref.id}"
         case _:
             return f"{'run' if type(item).__name__ == 'RunCall' else 'probe'} {item.ref.id}"

@@ -6,12 +6,20 @@ import pytest
 
 from perdure.vocab.approvals import Decision, Verdict, approved, decision_of, refused
 from perdure.vocab.outcomes import Failed, NotRun
-from perdure.vocab.promises import Cancelled, Err, Ok, Resolution, TimedOut
+from perdure.vocab.promises import Cancelled, Failure, Ok, Resolution, TimedOut
 
 
 @pytest.mark.parametrize(
     "resolution",
-    [None, TimedOut(), Cancelled(), Err(code="approve", message="approve"), Ok(), Ok(value="approve"), Ok(value=True)],
+    [
+        None,
+        TimedOut(),
+        Cancelled(),
+        Failure(code="approve", message="approve"),
+        Ok(),
+        Ok(value="approve"),
+        Ok(value=True),
+    ],
 )
 def test_silence_and_what_cannot_be_read_allow_nothing(resolution: Resolution | None) -> None:
     assert approved(resolution) is None
@@ -27,7 +35,7 @@ def test_a_decision_is_read_as_it_was_made() -> None:
     assert decision_of(made.resolution) == approved(made.resolution) == made
 
 
-def test_what_was_not_allowed_was_not_run() -> None:
+def test_denied_expired_or_cancelled_approval_did_not_run() -> None:
     denied = refused(Decision(verdict="deny", by="ana", at=1, reason="no").resolution)
     assert isinstance(denied, Failed)
     assert (denied.failure.code, "ana" in denied.failure.message) == ("approval_denied", True)

@@ -27,10 +27,10 @@ from perdure.vocab.effects import (
     Scope,
 )
 from perdure.vocab.processes import AwaitProcess, ProcessesTransferred
-from perdure.vocab.promises import AwaitEventKey, Custom, Ok
+from perdure.vocab.promises import Custom, EventKey, Ok
 
 SCOPE = Scope(session_id="s1", turn_id="t1", turn_index=0, protocol_iteration=1)
-KEY = AwaitEventKey(scope="s1", wait=Custom(key="reviewed"), key_id=PromiseId("k1"))
+KEY = EventKey(scope="s1", wait=Custom(key="reviewed"), key_id=PromiseId("k1"))
 SPEC = e.LlmRequestSpec(model="sim:x")
 CALL = e.PreparedToolCall(call_id=CallId("c1"), tool_id="tool:refund", tool_name="refund", args={"cents": 5})
 DONE = o.Done(result=o.CompletedToolCall(call_id=CallId("c1"), tool_name="refund", output=o.Success(value=1)))
@@ -161,7 +161,7 @@ def test_invocation_and_command_must_be_of_one_kind() -> None:
     with pytest.raises(Error) as caught:
         Envelope(invocation=Invocation.effect(SCOPE, "e", EffectKind.DIRECT, "k"), command=e.Sleep(duration_ms=1))
     assert caught.value.code is Code.RUNTIME_EFFECT_INVOCATION_KIND
-    assert caught.value.message == "the invocation says direct, the command is sleep"
+    assert caught.value.message == "the invocation has kind direct, the command sleep"
 
 
 @pytest.mark.parametrize("replay", [None, Replay(key="")])

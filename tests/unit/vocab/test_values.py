@@ -62,7 +62,7 @@ def test_delays_double_from_the_base_up_to_the_cap() -> None:
     assert [policy.delay_ms(failed, None) for failed in (1, 2, 3, 4, 5, 60)] == [200, 400, 800, 1_000, 1_000, 1_000]
 
 
-def test_a_failure_that_asks_for_more_time_gets_it_even_beyond_the_cap() -> None:
+def test_requested_retry_delay_exceeds_the_cap() -> None:
     policy = RetryPolicy(kind="safe", max_attempts=9, base_delay_ms=200, max_delay_ms=1_000)
     assert [policy.delay_ms(1, after) for after in (None, 0, 100, 201, 5_000)] == [200, 200, 200, 201, 5_000]
 

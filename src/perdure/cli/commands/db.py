@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Exit, Option, Typer
 
-from perdure.cli.options import Db, Json, Quiet
+from perdure.cli.options import Db, Json, Terse
+from perdure.runtime.internals import core_of
 
 if TYPE_CHECKING:
     from perdure.store.steps import SchemaState
 
-app = Typer(help="Look at a store's schema and bring it forward.", no_args_is_help=True, rich_markup_mode=None)
+app = Typer(help="Check and migrate a store.", no_args_is_help=True, rich_markup_mode=None)
 
 
 async def _state(db: str) -> SchemaState:
-    from perdure.cli.places import store_url
+    from perdure.cli.store_locator import store_url
     from perdure.runtime.clock import SystemClock
     from perdure.runtime.stores import schema_of
 
@@ -24,9 +25,9 @@ async def _state(db: str) -> SchemaState:
 
 @app.command()
 def status(db: Db = "", json: Json = False) -> None:
-    """Say how far the schema is, and what is left to do."""
-    from perdure.cli.places import run
+    """Show the schema version and pending migrations."""
     from perdure.cli.screen import emit, say
+    from perdure.cli.store_locator import run
 
     state = run(lambda: _state(db))
     pending = [step.name for step in state.pending]
@@ -40,12 +41,12 @@ def status(db: Db = "", json: Json = False) -> None:
 
 @app.command()
 def migrate(
-    dry_run: Annotated[bool, Option("--dry-run", help="Print the SQL that is left to run. Change nothing.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Print the pending SQL and change nothing.")] = False,
     db: Db = "",
 ) -> None:
-    """Bring the store forward to the schema of this version."""
-    from perdure.cli.places import run
+    """Migrate the store to the current schema."""
     from perdure.cli.screen import count, say
+    from perdure.cli.store_locator import run
 
     state = run(lambda: _state(db))
     if dry_run:
@@ -54,21 +55,28 @@ def migrate(
                 say(line)
     elif state.pending:
         run(lambda: _open(db))
-    done = f"{count(len(state.pending), 'step')} {'left' if dry_run else 'made'}" if state.pending else "nothing to do"
+    done = (
+        f"{count(len(state.pending), 'step')} {'pending' if dry_run else 'applied'}"
+        if state.pending
+        else "nothing to do"
+    )
     say(f"{'-- ' if dry_run else ''}{state.place}: {done}")
 
 
 async def _open(db: str) -> None:
-    from perdure.cli.places import opened
+    from perdure.cli.store_locator import opened
 
     async with opened(db):
-        pass  # opening a store migrates it
+        pass  # opening a store applies its migrations
 
 
 @app.command()
-def check(db: Db = "", json: Json = False, quiet: Quiet = False) -> None:
-    """Look the store over: logs, references, schema, durability, leases."""
-    from perdure.cli.places import run
+def check(db: Db = "", json: Json = False, quiet: Terse = False) -> None:
+    """Check a store's data, schema and settings.
+
+    Covers logs, references, schema, durability and leases.
+    """
+    from perdure.cli.store_locator import run
 
     raise Exit(run(lambda: _check(db, json=json, quiet=quiet)))
 
@@ -76,15 +84,15 @@ def check(db: Db = "", json: Json = False, quiet: Quiet = False) -> None:
 async def _check(db: str, *, json: bool, quiet: bool) -> int:
     from perdure.cli.commands.doctor import show
     from perdure.cli.exits import FAILED, OK
-    from perdure.cli.places import opened
+    from perdure.cli.store_locator import opened
     from perdure.store.shapes import Diagnosis
 
     state = await _state(db)
-    if state.pending:  # opening it would change it
+    if state.pending:  # opening the store would migrate it
         detail = f"{state.version} of {state.known}; run `perdure db migrate`"
         found: tuple[Diagnosis, ...] = (Diagnosis("fail", "schema", detail),)
     else:
         async with opened(db) as rt:
-            found = await rt.store.check()
+            found = await core_of(rt).store.check()
     show(found, json=json, quiet=quiet)
     return FAILED if any(one.status == "fail" for one in found) else OK

@@ -13,15 +13,13 @@ FOLDER = Path(".perdure")
 
 
 def demo(
-    auto: Annotated[
-        bool, Option("--auto", help="Unattended: kill a worker at every step and check each time.")
-    ] = False,
+    auto: Annotated[bool, Option("--auto", help="Kill a worker at every step, unattended, and check.")] = False,
     kill_at: Annotated[
-        str, Option(metavar="POINT", help="With --auto: only this point, such as 5:after or post-charge.")
+        str, Option(metavar="POINT", help="With --auto: one point only, e.g. 5:after or post-charge.")
     ] = "",
-    dawdle: Annotated[float, Option(metavar="SECONDS", min=0, help="How long the charge takes after it is made.")] = 20,
-    fresh: Annotated[bool, Option("--fresh", help="Delete the demo's store and ledger first.")] = False,
-    folder: Annotated[Path, Option("--dir", metavar="FOLDER", help="Where the store and the ledger are.")] = FOLDER,
+    delay: Annotated[float, Option(metavar="SECONDS", min=0, help="Delay of the tool after the charge.")] = 20,
+    reset: Annotated[bool, Option("--reset", help="Delete the demo's store and ledger first.")] = False,
+    folder: Annotated[Path, Option("--dir", metavar="FOLDER", help="Folder of the store and the ledger.")] = FOLDER,
     model: Annotated[str, Option(metavar="MODEL", help="Book with this model, e.g. openai:gpt-5.2.")] = "",
     json: Json = False,
 ) -> None:
@@ -32,26 +30,26 @@ def demo(
     """
     if (auto or kill_at) and model:
         from perdure.cli.demo.real import run_real
-        from perdure.cli.places import run
+        from perdure.cli.store_locator import run
 
         raise Exit(0 if run(lambda: run_real(model, kill_at=kill_at or None, json=json)) else 1)
     if auto or kill_at:
         from perdure.cli.demo.auto import run_auto
-        from perdure.cli.places import run
+        from perdure.cli.store_locator import run
 
         raise Exit(0 if run(lambda: run_auto(kill_at=kill_at or None, json=json)) else 1)
-    raise Exit(_tour(folder, dawdle, model, fresh=fresh))
+    raise Exit(_tour(folder, delay, model, reset=reset))
 
 
-def _tour(folder: Path, dawdle: float, model: str, *, fresh: bool) -> int:
+def _tour(folder: Path, delay: float, model: str, *, reset: bool) -> int:
     from perdure.cli.demo.tour import Tour, run_tour
-    from perdure.cli.places import run
+    from perdure.cli.store_locator import run
     from perdure.models.registry import check_ready, resolve
 
     async def begin() -> int:
         if model:
             await check_ready(resolve(model))
-        return await run_tour(Tour(folder, dawdle, command, model), fresh=fresh)
+        return await run_tour(Tour(folder, delay, command, model), reset=reset)
 
     command = "perdure demo" if folder == FOLDER else f"perdure demo --dir {folder}"
     command += f" --model {model}" if model else ""

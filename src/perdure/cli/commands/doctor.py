@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from typer import Exit
 
-from perdure.cli.options import Db, Json, Quiet
+from perdure.cli.options import Db, Json, Terse
+from perdure.runtime.internals import core_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,9 +18,9 @@ LOW_DISK_BYTES = 200 * 1024 * 1024
 OLDEST_SQLITE = (3, 35, 0)
 
 
-def doctor(db: Db = "", json: Json = False, quiet: Quiet = False) -> None:
+def doctor(db: Db = "", json: Json = False, quiet: Terse = False) -> None:
     """Check a store and this machine."""
-    from perdure.cli.places import run
+    from perdure.cli.store_locator import run
 
     raise Exit(run(lambda: _check(db, json=json, quiet=quiet)))
 
@@ -59,28 +60,28 @@ def _machine() -> tuple[Diagnosis, ...]:
 
 
 async def _store(db: str) -> list[Diagnosis]:
-    from perdure.cli.places import opened, store_file, store_url
+    from perdure.cli.store_locator import opened, store_file, store_url
     from perdure.store.shapes import Diagnosis
 
     path = store_file(store_url(db))
     async with opened(db) as rt:
         place = f"{path}, {_size(path.stat().st_size)}" if path else "a database server"
-        found = [Diagnosis("ok", "store", place), *await rt.store.check()]
-        workers = await rt.store.workers()
-        now = rt.clock.monotonic_ms()
+        found = [Diagnosis("ok", "store", place), *await core_of(rt).store.check()]
+        workers = await core_of(rt).store.workers()
+        now = core_of(rt).clock.monotonic_ms()
     alive = [worker for worker in workers if worker.alive]
     gone = len(workers) - len(alive)
     pids = ", ".join(f"pid {worker.pid}" for worker in alive)
-    dead = f"; {gone} gone without retiring (a crash leaves them, the next worker clears them)" if gone else ""
+    dead = f"; {gone} gone without deregistering (after a crash; the next worker removes them)" if gone else ""
     found.append(Diagnosis("ok", "workers", f"{len(alive)} alive{f' ({pids})' if pids else ''}{dead}"))
     if path is None:
-        return [*found, Diagnosis("ok", "lease clock", "the server's, so the clocks of workers expire nothing")]
+        return [*found, Diagnosis("ok", "lease clock", "the server's; worker clocks do not matter")]
     if alive:
         left = min(worker.lease_until for worker in alive) - now
         lease = f"monotonic; the next lease lapses in {left / 1000:.1f} s unless renewed"
         found.append(Diagnosis("ok" if left > 0 else "warn", "lease clock", lease))
     else:
-        found.append(Diagnosis("ok", "lease clock", "monotonic, so setting the wall clock expires nothing"))
+        found.append(Diagnosis("ok", "lease clock", "monotonic; setting the wall clock expires no lease"))
     return [*found, _disk(str(path.absolute().parent))]
 
 
@@ -102,7 +103,7 @@ def _size(count: float) -> str:
 
 
 def show(found: Iterable[Diagnosis], *, json: bool, quiet: bool) -> None:
-    """Print diagnoses, one a line; quietly, only those that are not well."""
+    """Print diagnoses, one per line. With `quiet`, print only problems."""
     from perdure.cli.screen import Cell, Column, emit, table
 
     if json:

@@ -1,4 +1,4 @@
-"""`perdure journal list | show | verify`."""
+"""`perdure journal show | verify`."""
 
 from __future__ import annotations
 
@@ -6,35 +6,42 @@ from typing import Annotated
 
 from typer import Argument, Exit, Option, Typer
 
-from perdure.cli.options import Db, Json, SessionName
+from perdure.cli.options import Db, Json, Limit, SessionName
+from perdure.runtime.internals import core_of, ref_of
 
 app = Typer(help="Read a session's log, record by record.", no_args_is_help=True, rich_markup_mode=None)
 
 COLUMNS = ("SEQ", "AT", "KIND", "NAME", "ATTEMPT", "RESULT", "MS", "TOKENS")
 
 
-@app.command("list")
-def list_records(
+@app.command()
+def show(
     session: SessionName,
-    limit: Annotated[int, Option(metavar="N", min=1, help="How many at most.")] = 100,
+    seq: Annotated[
+        int | None, Argument(metavar="[SEQ]", min=1, help="Show this record in full.", show_default=False)
+    ] = None,
+    limit: Limit = 100,
     after: Annotated[int, Option(metavar="SEQ", min=0, help="Start after this record.")] = 0,
     db: Db = "",
     json: Json = False,
 ) -> None:
-    """List what a session remembers, in order, one line per record."""
-    from perdure.cli.places import run
+    """Show a session's records, oldest first, or one in full."""
+    from perdure.cli.store_locator import run
 
-    run(lambda: _list(session, limit, after, db, json=json))
+    if seq is None:
+        run(lambda: _list(session, limit, after, db, json=json))
+    else:
+        run(lambda: _record(session, seq, db, json=json))
 
 
 async def _list(name: str, limit: int, after: int, db: str, *, json: bool) -> None:
     from perdure.cli.lines import Reader
-    from perdure.cli.places import find_session, opened
     from perdure.cli.screen import Cell, Column, emit, note, table
+    from perdure.cli.store_locator import find_session, opened
 
     async with opened(db) as rt:
         session = await find_session(rt, name)
-        lines = Reader().lines(await session.rows())
+        lines = Reader().lines(await session.journal())
     shown = [line for line in lines if line.seq > after][:limit]
     if json:
         for line in shown:
@@ -50,37 +57,24 @@ async def _list(name: str, limit: int, after: int, db: str, *, json: bool) -> No
     note(f"{len(shown)} of {len(lines)} records.{rest}")
 
 
-@app.command()
-def show(
-    session: SessionName,
-    seq: Annotated[int, Argument(metavar="SEQ", min=1, help="The number of the record.", show_default=False)],
-    db: Db = "",
-    json: Json = False,
-) -> None:
-    """Show one record in full."""
-    from perdure.cli.places import run
-
-    run(lambda: _show(session, seq, db, json=json))
-
-
-async def _show(name: str, seq: int, db: str, *, json: bool) -> None:
+async def _record(name: str, seq: int, db: str, *, json: bool) -> None:
     import json as text
 
     from perdure.cli.events import as_json
     from perdure.cli.lines import Reader
-    from perdure.cli.places import find_session, opened
     from perdure.cli.screen import emit, say, utc
+    from perdure.cli.store_locator import find_session, opened
     from perdure.errors import Code, Error
 
     async with opened(db) as rt:
         session = await find_session(rt, name)
-        rows = await session.rows()
+        rows = await session.journal()
     if seq > len(rows):
         raise Error(
             Code.RECORD_UNKNOWN,
             f"{session.id} has no record {seq}",
-            because=f"its last one is {len(rows)}",
-            hint=f"list them with `perdure journal list {session.id}`",
+            because=f"the last record is {len(rows)}",
+            hint=f"perdure journal show {session.id}",
         )
     row, line = rows[seq - 1], Reader().lines(rows[:seq])[-1]
     record = as_json(row.record)
@@ -98,28 +92,28 @@ async def _show(name: str, seq: int, db: str, *, json: bool) -> None:
 
 @app.command()
 def verify(session: SessionName, db: Db = "", json: Json = False) -> None:
-    """Read a log again from the beginning and look for contradictions.
+    """Verify a session's log.
 
-    Checks that records are numbered without holes, that the snapshot and the records after it give the same state as
-    the whole log, and that every effect was asked once and answered once.
+    Checks that record numbers have no gaps, and that every effect started once and settled once. The snapshot with the
+    records after it must give the same state as the whole log.
     """
-    from perdure.cli.places import run
+    from perdure.cli.store_locator import run
 
     if not run(lambda: _verify(session, db, json=json)):
         raise Exit(1)
 
 
 async def _verify(name: str, db: str, *, json: bool) -> bool:
-    from perdure.cli.places import find_session, opened
     from perdure.cli.screen import count, emit, say
+    from perdure.cli.store_locator import find_session, opened
     from perdure.observe.verify import verify as check
     from perdure.session.fold import CODE
 
     async with opened(db) as rt:
         session = await find_session(rt, name)
-        info = await rt.store.stream(session.stream)
+        info = await core_of(rt).store.stream(ref_of(session).stream)
         assert info is not None
-        verdict = check(info, await session.rows(), await rt.store.load(session.stream, code=CODE))
+        verdict = check(info, await session.journal(), await core_of(rt).store.load(ref_of(session).stream, code=CODE))
     ok = not verdict.problems
     if json:
         emit(

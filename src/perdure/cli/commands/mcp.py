@@ -8,7 +8,7 @@ from typer import Argument, Option, Typer
 
 from perdure.cli.options import Db, Json
 
-app = Typer(help="Offer agents to MCP clients, and look at MCP servers.", no_args_is_help=True, rich_markup_mode=None)
+app = Typer(help="Serve agents over MCP and inspect MCP servers.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.command("serve")
@@ -20,18 +20,19 @@ def serve(
     ] = None,
     db: Db = "",
 ) -> None:
-    """Offer the agents of TARGET as tools, over stdio or HTTP, and do their work meanwhile.
+    """Serve the agents of TARGET as MCP tools.
 
-    A request with a key is one input, however often it is repeated. A client that leaves cancels nothing.
+    Serves over stdio, or over HTTP with --port, and runs a worker meanwhile. A request with a key is one input, however
+    often the client repeats it. A client that disconnects cancels nothing.
     """
-    from perdure.cli.places import run
+    from perdure.cli.store_locator import run
 
     run(lambda: _serve(target, port, db))
 
 
 async def _serve(target: str, port: int | None, db: str) -> None:
-    from perdure.cli.places import url_of
     from perdure.cli.screen import note
+    from perdure.cli.store_locator import url_of
     from perdure.cli.targets import runtime_for
 
     try:
@@ -41,7 +42,7 @@ async def _serve(target: str, port: int | None, db: str) -> None:
 
         raise Error(
             Code.TOOL_PACKAGE_MISSING,
-            "an MCP server needs a package that is not installed",
+            "the MCP server needs a package that is not installed",
             because=str(missing),
             hint="pip install 'perdure[mcp]'",
         ) from missing
@@ -68,19 +69,22 @@ def _check_free(port: int) -> None:
         except OSError as problem:
             raise Error(
                 Code.INVALID_ARGUMENT,
-                f"port {port} cannot be served on",
+                f"cannot bind port {port}",
                 because=(problem.strerror or str(problem)).lower(),
-                hint="choose another one: --port",
+                hint="--port 8000",
             ) from None
 
 
 @app.command("list")
 def list_tools(
-    config: Annotated[str, Argument(metavar="CONFIG", help="A file with mcpServers.", show_default=False)],
+    config: Annotated[str, Argument(metavar="CONFIG", help="A JSON file with mcpServers.", show_default=False)],
     json: Json = False,
 ) -> None:
-    """Connect to the servers of a configuration and show their tools: class, and whether a person is asked."""
-    from perdure.cli.places import run
+    """List the tools of the configured MCP servers.
+
+    Shows each tool's effect class, and whether a call needs an approval.
+    """
+    from perdure.cli.store_locator import run
 
     run(lambda: _list(config, json=json))
 
@@ -97,8 +101,8 @@ async def _list(config: str, *, json: bool) -> None:
         if json:
             emit(type="mcp_tool", v=1, name=one.name, effect=one.durability.effect, asks=one.always_asks)
         else:
-            say(f"{one.name}  {one.durability.effect}{'  asks a person' if one.always_asks else ''}")
+            say(f"{one.name}  {one.durability.effect}{'  needs approval' if one.always_asks else ''}")
     away = [name for name, there in connected.items() if not there]
     note(f"{count(len(found), 'tool')} of {count(len(connected), 'server')}.")
     if away:
-        note(f"Not reached: {', '.join(away)}.")
+        note(f"Unreachable: {', '.join(away)}.")

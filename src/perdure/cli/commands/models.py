@@ -15,23 +15,23 @@ if TYPE_CHECKING:
     from perdure.models.protocol import Model
     from perdure.runtime.model_survey import ModelState, ProviderState
 
-app = Typer(help="Which models can be asked from here.", no_args_is_help=True, rich_markup_mode=None)
+app = Typer(help="List and test models.", no_args_is_help=True, rich_markup_mode=None)
 
 Target = Annotated[
     str,
     Argument(metavar="[TARGET]", help="An application: module:attribute, e.g. agent:app.", show_default=False),
 ]
-ORDER = "A turn asks the model of its input, else of its session, else of its agent, else the default of the host."
+ORDER = "A turn uses the model of its input, else of its session, else of its agent, else the host's default."
 QUESTION = "Answer with the one word: ready"
 
 
 @app.command("list")
 def list_models(target: Target = "", json: Json = False, quiet: Quiet = False) -> None:
-    """List providers and models: what is installed, where keys are found, prices.
+    """List providers and models with status and prices.
 
-    With TARGET also the models of its agents, and where each comes from. Keys are never shown, and nobody is asked.
+    With TARGET, also the models of its agents and the source of each choice. Keys are never shown, no model is called.
     """
-    from perdure.cli.places import run
+    from perdure.cli.store_locator import run
 
     run(lambda: _list(target, json=json, quiet=quiet))
 
@@ -59,7 +59,7 @@ async def _list(target: str, *, json: bool, quiet: bool) -> None:
         _print_models(used)
         ready = sum(one.ready for one in known)
         note("")
-        note(f"{ready} of {len(known)} providers ready. Their models are named as they name them: openai:gpt-5.2")
+        note(f"{ready} of {len(known)} providers ready. Model names are provider:model, e.g. openai:gpt-5.2")
         note(ORDER)
 
 
@@ -112,7 +112,7 @@ def _print_providers(known: Sequence[ProviderState]) -> None:
 def _print_models(used: Sequence[ModelState]) -> None:
     from perdure.cli.screen import Cell, Column, table
 
-    origins = {"agent": "the agent", "host": "the host", "nobody": "nobody", "": "-"}
+    origins = {"agent": "the agent", "host": "the host", "nobody": "-", "": "-"}
     columns = (
         Column("MODEL"),
         Column("STATUS"),
@@ -146,15 +146,20 @@ def _plain(price: Decimal | None) -> str | None:
 
 @app.command("test")
 def ask(
-    model: Annotated[str, Argument(metavar="MODEL", help="Such as openai:gpt-5.2 or sim:echo.", show_default=False)],
-    base_url: Annotated[str, Option(metavar="URL", help="Where its provider is.", show_default=False)] = "",
+    model: Annotated[
+        str, Argument(metavar="MODEL", help="For example openai:gpt-5.2 or sim:echo.", show_default=False)
+    ],
+    base_url: Annotated[str, Option(metavar="URL", help="Address of the provider.", show_default=False)] = "",
     target: Annotated[
-        str, Option(metavar="TARGET", help="Ask with the models and keys of this application.", show_default=False)
+        str, Option(metavar="TARGET", help="Use the models and keys of this application.", show_default=False)
     ] = "",
     json: Json = False,
 ) -> None:
-    """Ask a model one short question: it costs what that costs. Exits with 1 if it gives no reply."""
-    from perdure.cli.places import run
+    """Send one short prompt to a model.
+
+    The provider charges for the call. Exits with 1 if the model gives no reply.
+    """
+    from perdure.cli.store_locator import run
 
     raise Exit(run(lambda: _test(model, base_url, target, json=json)))
 
@@ -165,7 +170,7 @@ async def _test(name: str, base_url: str, target: str, *, json: bool) -> int:
     from perdure.cli.screen import count, emit, one_line, say, took
     from perdure.models.protocol import ModelError, ModelRequest
     from perdure.models.registry import check_ready
-    from perdure.runtime.calls.reading import NOBODY, Patience, stream_reply
+    from perdure.runtime.calls.reading import NOBODY, StallPolicy, stream_reply
     from perdure.runtime.clock import SystemClock
     from perdure.vocab.messages import Message, Text
 
@@ -175,7 +180,7 @@ async def _test(name: str, base_url: str, target: str, *, json: bool) -> int:
     clock = SystemClock()
     began = clock.monotonic_ms()
     try:
-        reply = await stream_reply(model, request, NOBODY, Patience())
+        reply = await stream_reply(model, request, NOBODY, StallPolicy())
     except ModelError as problem:
         if json:
             emit(type="model_test", v=1, model=name, ok=False, kind=problem.error.kind, message=problem.error.message)

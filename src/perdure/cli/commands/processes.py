@@ -1,4 +1,4 @@
-"""`perdure ps` and `perdure processes list | show | logs | signal | cancel | why | abandon | delete | edges`."""
+"""`perdure ps` and `perdure processes list | show | logs | signal | cancel | abandon | delete | share | unshare`."""
 
 from __future__ import annotations
 
@@ -6,21 +6,24 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option, Typer
 
-from perdure.cli.options import Db, Json, Quiet
+from perdure.cli.options import Db, Json, Limit, Quiet
+from perdure.runtime.internals import core_of
 
 if TYPE_CHECKING:
     from perdure.processes.record import ProcessRecord
+    from perdure.runtime.runtime import Runtime
+    from perdure.vocab.processes import SessionScope
     from perdure.vocab.records import Record, Row
 
-app = Typer(help="Look at processes and speak to them.", no_args_is_help=True, rich_markup_mode=None)
+app = Typer(help="Inspect and control processes.", no_args_is_help=True, rich_markup_mode=None)
 
 ProcessName = Annotated[str, Argument(metavar="ID", help="The id of a process.", show_default=False)]
-Limit = Annotated[int, Option("--limit", "-n", min=1, help="How many at most.")]
+Observer = Annotated[str, Argument(metavar="SESSION", help="The id of the session.", show_default=False)]
 
 
 def ps(db: Db = "", limit: Limit = 50, json: Json = False, quiet: Quiet = False) -> None:
     """List the processes that have not ended."""
-    from perdure.cli.places import run
+    from perdure.cli.store_locator import run
 
     run(lambda: _list(db, limit, all=False, json=json, quiet=quiet))
 
@@ -28,25 +31,25 @@ def ps(db: Db = "", limit: Limit = 50, json: Json = False, quiet: Quiet = False)
 @app.command("list")
 def list_processes(
     db: Db = "",
-    all: Annotated[bool, Option("--all", "-a", help="Also those that have ended.")] = False,
+    all: Annotated[bool, Option("--all", "-a", help="Include ended processes.")] = False,
     limit: Limit = 50,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """List processes, the latest first."""
-    from perdure.cli.places import run
+    """List processes, newest first."""
+    from perdure.cli.store_locator import run
 
     run(lambda: _list(db, limit, all=all, json=json, quiet=quiet))
 
 
 async def _list(db: str, limit: int, *, all: bool, json: bool, quiet: bool) -> None:
-    from perdure.cli.places import opened
     from perdure.cli.screen import Column, ago, emit, note, one_line, say, table
+    from perdure.cli.store_locator import opened
 
     async with opened(db) as rt:
-        now = rt.clock.wall_ms()
+        now = core_of(rt).clock.wall_ms()
         found = await rt.processes.list("all" if all else "live", limit=limit)
-        records = [] if quiet and not json else [await one.handle.record() for one in found]
+        records = [] if quiet and not json else [await one.handle.info() for one in found]
     if json:
         for one, record in zip(found, records, strict=True):
             emit(**_fields(one.handle.id, record))
@@ -80,7 +83,7 @@ def _waits(record: ProcessRecord) -> str:
 
     command = command_of(record.known)
     if command is not None and record.output is None:
-        return f"its end, on {command.host}"
+        return f"exit on {command.host}"
     return ", ".join(wait.effect.partition("/")[2] for wait in record.waiting) or "-"
 
 
@@ -105,21 +108,23 @@ def _fields(id: str, record: ProcessRecord) -> dict[str, object]:
 
 @app.command()
 def show(id: ProcessName, db: Db = "", json: Json = False) -> None:
-    """Show one process: what it is, what it waits for, how it ended."""
-    from perdure.cli.places import run
+    """Show one process: definition, waits and result."""
+    from perdure.cli.store_locator import run
 
     run(lambda: _show(id, db, json=json))
 
 
 async def _show(id: str, db: str, *, json: bool) -> None:
-    from perdure.cli.places import opened
     from perdure.cli.screen import emit, one_line, say
+    from perdure.cli.store_locator import opened
     from perdure.codec import encode
     from perdure.processes.record import fold_all
 
     async with opened(db) as rt:
-        rows = await rt.process(id).rows()
-    fields = _fields(id, fold_all(rows)) | _of_command(rows)
+        rows = await rt.get_process(id).journal()
+        record = fold_all(rows)
+        seen_by = [scope.session_id for scope in await _observers(rt, record)]
+    fields = _fields(id, record) | _of_command(rows) | {"visible_to": seen_by}
     if json:
         emit(**fields)
         return
@@ -130,7 +135,7 @@ async def _show(id: str, db: str, *, json: bool) -> None:
 
 
 def _of_command(rows: tuple[Row, ...]) -> dict[str, object]:
-    """What else there is to say of a command."""
+    """Return the further fields of a process that runs a command."""
     from perdure.processes import commands
     from perdure.processes.record import fold_all
 
@@ -155,27 +160,27 @@ def _of_command(rows: tuple[Row, ...]) -> dict[str, object]:
 def logs(
     id: ProcessName,
     db: Db = "",
-    follow: Annotated[bool, Option("--follow", "-f", help="Go on until it ends.")] = False,
+    follow: Annotated[bool, Option("--follow", "-f", help="Follow the log until the process ends.")] = False,
 ) -> None:
-    """Print a process's log, a line for each record."""
-    from perdure.cli.places import run
+    """Print a process's log, one line per record."""
+    from perdure.cli.store_locator import run
 
     run(lambda: _logs(id, db, follow=follow))
 
 
 async def _logs(id: str, db: str, *, follow: bool) -> None:
     from perdure.cli.lines import Reader
-    from perdure.cli.places import opened
     from perdure.cli.screen import in_line, say, utc
-    from perdure.observe.events import Fact
+    from perdure.cli.store_locator import opened
+    from perdure.observe.events import RecordEvent
     from perdure.vocab.records import ProcessEvent
 
     reader = Reader()
     async with opened(db) as rt:
-        handle = rt.process(id)
-        last = (await handle.rows())[-1].seq
+        handle = rt.get_process(id)
+        last = (await handle.journal())[-1].seq
         async for event in handle.events():
-            if not isinstance(event, Fact):
+            if not isinstance(event, RecordEvent):
                 continue
             line = reader.line(event)
             said = _printed(event.record)
@@ -187,7 +192,7 @@ async def _logs(id: str, db: str, *, follow: bool) -> None:
 
 
 def _printed(record: Record) -> list[str] | None:
-    """The lines that a command printed, if this is what it tells."""
+    """Return the output lines of a command's output event, or None for other records."""
     from perdure.processes.commands import OUTPUT
     from perdure.vocab.records import ProcessEvent
 
@@ -200,153 +205,155 @@ def _printed(record: Record) -> list[str] | None:
 def signal(
     id: ProcessName,
     name: Annotated[str, Argument(metavar="NAME", help="The name of the signal.", show_default=False)],
-    payload: Annotated[str, Argument(metavar="JSON", help="What it carries.")] = "null",
+    payload: Annotated[str, Argument(metavar="JSON", help="The payload of the signal.")] = "null",
     db: Db = "",
     key: Annotated[
-        str, Option("--key", metavar="KEY", help="The same key and payload again is one signal.", show_default=False)
+        str,
+        Option(
+            "--key", metavar="KEY", help="Idempotency key: the same key and payload is one signal.", show_default=False
+        ),
     ] = "",
 ) -> None:
     """Send a signal to a process."""
-    from perdure.cli.places import run
+    from perdure.cli.store_locator import run
 
     run(lambda: _signal(id, name, payload, db, key))
 
 
 async def _signal(id: str, name: str, payload: str, db: str, key: str) -> None:
-    from perdure.cli.places import opened
     from perdure.cli.screen import note
+    from perdure.cli.store_locator import opened
     from perdure.codec import decode
 
     value = decode(payload)
     async with opened(db) as rt:
-        await rt.process(id).signal(name, value, id=key or None)
-    note(f"Signal {name} is with process {id}.")
+        await rt.get_process(id).signal(name, value, id=key or None)
+    note(f"Signal {name} sent to process {id}.")
 
 
 @app.command()
 def cancel(
     id: ProcessName,
     db: Db = "",
-    reason: Annotated[str, Option("--reason", metavar="TEXT", help="Why.", show_default=False)] = "",
+    reason: Annotated[str, Option("--reason", metavar="TEXT", help="Reason, for the record.", show_default=False)] = "",
 ) -> None:
-    """Ask a process to end; it may clean up first."""
-    from perdure.cli.places import run
+    """Request cancellation; the process may clean up first."""
+    from perdure.cli.store_locator import run
 
     run(lambda: _cancel(id, db, reason))
 
 
 async def _cancel(id: str, db: str, reason: str) -> None:
-    from perdure.cli.places import opened
     from perdure.cli.screen import note
+    from perdure.cli.store_locator import opened
 
     async with opened(db) as rt:
-        asked = await rt.process(id).cancel(reason)
-    note(f"Process {id} was asked to end." if asked else f"Process {id} has ended, or was asked before.")
-
-
-@app.command()
-def why(id: ProcessName, db: Db = "", json: Json = False) -> None:
-    """Say why nothing happens to a process, if nothing does."""
-    from perdure.cli.places import run
-
-    run(lambda: _why(id, db, json=json))
-
-
-async def _why(id: str, db: str, *, json: bool) -> None:
-    from perdure.cli.places import opened
-    from perdure.cli.screen import emit, one_line, say
-
-    async with opened(db) as rt:
-        answer = await rt.process(id).why()
-    if json:
-        emit(type="why", v=1, process=id, status=answer.status, because=answer.because, code=answer.code or None)
-        return
-    say(f"{one_line(id, 60)}  {answer.status}")
-    say(f"  because    {one_line(answer.because, 400)}")
-    if answer.code:
-        say(f"  code       {answer.code}")
+        asked = await rt.get_process(id).cancel(reason)
+    note(f"Cancellation of process {id} requested." if asked else f"Process {id} has ended or is being cancelled.")
 
 
 @app.command()
 def abandon(
     id: ProcessName,
     db: Db = "",
-    reason: Annotated[str, Option("--reason", metavar="TEXT", help="Why.", show_default=False)] = "",
-    by: Annotated[str, Option("--by", metavar="NAME", help="Who gives it up.", show_default=False)] = "",
+    reason: Annotated[str, Option("--reason", metavar="TEXT", help="Reason, for the record.", show_default=False)] = "",
+    by: Annotated[str, Option("--by", metavar="NAME", help="Name to record.", show_default=False)] = "",
 ) -> None:
-    """Give a process up that nobody will go on with: it ends as abandoned."""
-    from perdure.cli.places import run
+    """End a process whose worker is gone."""
+    from perdure.cli.store_locator import run
 
     run(lambda: _abandon(id, db, reason, by))
 
 
 async def _abandon(id: str, db: str, reason: str, by: str) -> None:
-    from perdure.cli.places import opened
     from perdure.cli.screen import note
+    from perdure.cli.store_locator import opened
 
     async with opened(db) as rt:
-        asked = await rt.process(id).abandon(reason, by=by)
-    told = f"Process {id} is given up; it ends as abandoned once a worker looks at it."
-    note(told if asked else f"Process {id} was given up before.")
+        asked = await rt.get_process(id).abandon(reason, by=by)
+    told = f"Process {id} abandoned; the next worker that claims it records the end."
+    note(told if asked else f"Process {id} was already abandoned.")
 
 
 @app.command()
 def delete(id: ProcessName, db: Db = "") -> None:
-    """Remove a process that has ended, with its whole log. Its id is not used again."""
-    from perdure.cli.places import run
+    """Delete an ended process and its log.
+
+    The id is not used again.
+    """
+    from perdure.cli.store_locator import run
 
     run(lambda: _delete(id, db))
 
 
 async def _delete(id: str, db: str) -> None:
-    from perdure.cli.places import opened
     from perdure.cli.screen import note
+    from perdure.cli.store_locator import opened
     from perdure.processes.registration import unknown
 
     async with opened(db) as rt:
-        if not await rt.process(id).delete():
+        if not await rt.get_process(id).delete():
             raise unknown(id)
-    note(f"Process {id} is removed.")
+    note(f"Process {id} deleted.")
 
 
 @app.command()
-def edges(
-    id: ProcessName,
-    db: Db = "",
-    add: Annotated[
-        str, Option("--add", metavar="SESSION", help="Let this session see it too.", show_default=False)
-    ] = "",
-    remove: Annotated[
-        str, Option("--remove", metavar="SESSION", help="Let this session not see it.", show_default=False)
-    ] = "",
-    json: Json = False,
-) -> None:
-    """List from which sessions a process is seen, or change that. The process goes on."""
-    from perdure.cli.places import run
+def share(id: ProcessName, session: Observer, db: Db = "", json: Json = False) -> None:
+    """Make a process visible to a session.
 
-    run(lambda: _edges(id, db, add, remove, json=json))
+    Prints the sessions that can see the process. Visibility does not affect the process itself.
+    """
+    from perdure.cli.store_locator import run
+
+    run(lambda: _share(id, session, db, json=json))
 
 
-async def _edges(id: str, db: str, add: str, remove: str, *, json: bool) -> None:
-    from perdure.cli.places import opened
-    from perdure.cli.screen import emit, note, one_line, say
-    from perdure.ids import SessionId, session_stream
+async def _share(id: str, session: str, db: str, *, json: bool) -> None:
+    from perdure.cli.store_locator import opened
 
     async with opened(db) as rt:
-        if add:
-            await rt.processes.grant(id, session=add)
-        if remove:
-            await rt.processes.revoke(id, session=remove)
-        seen = (await rt.process(id).record()).observers
-        there = [
-            scope
-            for scope in seen
-            if await rt.store.stream(session_stream(rt.tenant, SessionId(scope.session_id))) is not None
-        ]
+        await rt.processes.grant(id, session=session)
+        await _print_observers(rt, id, json=json)
+
+
+@app.command()
+def unshare(id: ProcessName, session: Observer, db: Db = "", json: Json = False) -> None:
+    """Hide a process from a session.
+
+    Prints the sessions that can still see the process. Visibility does not affect the process itself.
+    """
+    from perdure.cli.store_locator import run
+
+    run(lambda: _unshare(id, session, db, json=json))
+
+
+async def _unshare(id: str, session: str, db: str, *, json: bool) -> None:
+    from perdure.cli.store_locator import opened
+
+    async with opened(db) as rt:
+        await rt.processes.revoke(id, session=session)
+        await _print_observers(rt, id, json=json)
+
+
+async def _print_observers(rt: Runtime, id: str, *, json: bool) -> None:
+    from perdure.cli.screen import emit, note, one_line, say
+
+    there = await _observers(rt, await rt.get_process(id).info())
     for scope in there:
         if json:
             emit(process=id, session=scope.session_id, frame=scope.frame_id or None)
         else:
             say(one_line(scope.session_id, 60) + (f"  {one_line(scope.frame_id, 60)}" if scope.frame_id else ""))
     if not json:
-        note("Seen from 1 session." if len(there) == 1 else f"Seen from {len(there)} sessions.")
+        note("Visible to 1 session." if len(there) == 1 else f"Visible to {len(there)} sessions.")
+
+
+async def _observers(rt: Runtime, record: ProcessRecord) -> list[SessionScope]:
+    """Return the scopes that can see a process and whose session exists."""
+    from perdure.ids import SessionId, session_stream
+
+    return [
+        scope
+        for scope in record.observers
+        if await core_of(rt).store.stream(session_stream(rt.tenant, SessionId(scope.session_id))) is not None
+    ]

@@ -11,7 +11,7 @@ from perdure.cli.options import Db, Json
 if TYPE_CHECKING:
     from perdure.runtime.runtime import Runtime
     from perdure.store.shapes import Resolved
-    from perdure.vocab.promises import Err
+    from perdure.vocab.promises import Failure
 
 
 def resolve(  # noqa: PLR0913 - a command's options are its parameters
@@ -19,36 +19,41 @@ def resolve(  # noqa: PLR0913 - a command's options are its parameters
         str,
         Argument(
             metavar="[KEY|SESSION]",
-            help="A key, or - to read it from stdin; or a session, with the name of the event.",
+            help="A key, - for stdin, or a session with an event name.",
             show_default=False,
         ),
     ] = "",
     name: Annotated[str, Argument(metavar="[NAME]", help="The event's name.", show_default=False)] = "",
-    key_file: Annotated[str, Option(metavar="PATH", help="Read the key from a file, out of the shell's history.")] = "",
-    ok: Annotated[str | None, Option(metavar="JSON", help="Answer with this value.", show_default=False)] = None,
-    err: Annotated[
-        tuple[str, str] | None, Option(metavar="CODE MESSAGE", help="Answer with a failure.", show_default=False)
+    key_file: Annotated[str, Option(metavar="PATH", help="Read the key from a file.")] = "",
+    value: Annotated[str | None, Option(metavar="JSON", help="Resolve with this value.", show_default=False)] = None,
+    error: Annotated[
+        tuple[str, str] | None, Option(metavar="CODE MESSAGE", help="Resolve with an error.", show_default=False)
     ] = None,
-    cancel: Annotated[bool, Option("--cancel", help="Say that nobody will answer.")] = False,
+    cancel: Annotated[bool, Option("--cancel", help="Cancel the wait.")] = False,
     db: Db = "",
     json: Json = False,
 ) -> None:
-    """Answer what a turn waits for. The first answer stands; if it was not this one, the exit code is 4."""
-    from perdure.cli.places import run
-    from perdure.vocab.promises import Err
+    """Resolve a wait: an event, or a signed key.
 
-    if sum((ok is not None, err is not None, cancel)) != 1:
-        raise _usage("say one answer", "a wait ends once", "--ok JSON, --err CODE MESSAGE or --cancel")
-    answer = _Answer(_value(ok), Err(code=err[0], message=err[1]) if err else None, cancel)
+    The first resolution wins. The exit code is 4 if this one was not the first.
+    """
+    from perdure.cli.store_locator import run
+    from perdure.vocab.promises import Failure
+
+    if sum((value is not None, error is not None, cancel)) != 1:
+        raise _usage(
+            "exactly one resolution is needed", "a wait ends once", "--value JSON, --error CODE MESSAGE or --cancel"
+        )
+    answer = _Answer(_value(value), Failure(code=error[0], message=error[1]) if error else None, cancel)
     place = _place(target, name, key_file)
     if not run(lambda: _resolve(place, answer, db, json=json)):
         raise Exit(4)
 
 
 class _Answer:
-    """What is answered."""
+    """The resolution that the user gave."""
 
-    def __init__(self, value: object, error: Err | None, cancel: bool) -> None:
+    def __init__(self, value: object, error: Failure | None, cancel: bool) -> None:
         self.value = value
         self.error = error
         self.cancel = cancel
@@ -63,32 +68,34 @@ def _value(text: str | None) -> object:
     try:
         return decode(text.encode())
     except (Error, UnicodeError):
-        raise _usage("the value is not JSON", "a text is JSON in quotation marks", """--ok '"yes"'""") from None
+        raise _usage("--value must be JSON", "a text needs JSON quotation marks", """--value '"yes"'""") from None
 
 
 def _place(target: str, name: str, key_file: str) -> tuple[str, str]:
-    """A key and nothing, or a session and a name."""
+    """Return a key and an empty name, or a session and the event's name."""
     if name:
         if key_file:
-            raise _usage("a session and a key are two answers", "", "leave one of them out")
+            raise _usage(
+                "SESSION NAME and --key-file are mutually exclusive", "", "perdure resolve SESSION NAME --value JSON"
+            )
         _refuse_key(target)
         _refuse_key(name)
         return target, name
     if bool(target) == bool(key_file):
-        raise _usage("say what to answer", "", "a key, -, --key-file PATH, or SESSION NAME")
+        raise _usage("no wait was named", "", "KEY, -, --key-file PATH, or SESSION NAME")
     return (_read(key_file) if key_file else _read("-") if target == "-" else target), ""
 
 
 def _refuse_key(name: str) -> None:
-    """A key where a session or an event belongs must not be printed back, and is not the name of anything."""
+    """Refuse a key in the place of a session or an event name, without printing the key."""
     from perdure.errors import Error
-    from perdure.vocab.promises import AwaitEventKey
+    from perdure.vocab.promises import EventKey
 
     try:
-        AwaitEventKey.parse(name)
+        EventKey.parse(name)
     except Error:
         return
-    raise _usage("a key needs no name", "it says itself what it answers", "perdure resolve KEY --ok JSON")
+    raise _usage("a key takes no event name", "the key identifies the wait", "perdure resolve KEY --value JSON")
 
 
 def _read(path: str) -> str:
@@ -99,7 +106,7 @@ def _read(path: str) -> str:
         text = sys.stdin.read() if path == "-" else Path(path).read_text()
     except (OSError, UnicodeError) as problem:
         raise _usage(
-            "the key cannot be read", type(problem).__name__, "the file holds the key and nothing else"
+            "cannot read the key", type(problem).__name__, "--key-file PATH, with only the key in the file"
         ) from None
     return text.strip()
 
@@ -111,8 +118,8 @@ def _usage(what: str, because: str, hint: str) -> Exception:
 
 
 async def _resolve(place: tuple[str, str], answer: _Answer, db: str, *, json: bool) -> bool:
-    from perdure.cli.places import opened
     from perdure.cli.screen import emit, say
+    from perdure.cli.store_locator import opened
     from perdure.codec import encode
     from perdure.store.shapes import AlreadyResolved
 
@@ -124,22 +131,22 @@ async def _resolve(place: tuple[str, str], answer: _Answer, db: str, *, json: bo
     elif first is None:
         say(f"accepted  {shown}")
     else:
-        say(f"answered before  {shown}")
+        say(f"already resolved  {shown}")
         say(f"  first  {encode(first).decode()}")
     return first is None
 
 
 async def _told(rt: Runtime, place: tuple[str, str], answer: _Answer) -> tuple[str, Resolved]:
-    """Answer; how the promise may be shown (a key only by its id), and what became of the answer."""
+    """Resolve the wait. Returns the printable name of the promise (of a key only its id) and the result."""
     from typing import cast
 
-    from perdure.cli.places import find_session
-    from perdure.vocab.promises import AwaitEventKey
+    from perdure.cli.store_locator import find_session
+    from perdure.vocab.promises import EventKey
 
     target, name = place
     value = cast("Json", answer.value)
     if name:
         session = await find_session(rt, target)
         return f"{session.id} {name}", await session.resolve(name, value, error=answer.error, cancel=answer.cancel)
-    key = AwaitEventKey.parse(target)
+    key = EventKey.parse(target)
     return key.key_id, await rt.resolve(key, value, error=answer.error, cancel=answer.cancel)

@@ -7,19 +7,20 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Exit, Option
 
-from perdure.cli.options import Db, Json, Quiet
+from perdure.cli.options import Db, Json, Terse
+from perdure.runtime.internals import core_of
 
 if TYPE_CHECKING:
     from perdure.runtime.runtime import Runtime
-    from perdure.runtime.sessions.sent import Sent
+    from perdure.runtime.sessions.sent import TurnHandle
     from perdure.runtime.sessions.session import Session
 
 DETACH_S = 1.0
-"""How long a turn of ours may go on after Ctrl-C before it is handed over."""
+"""Seconds that a running turn may continue after Ctrl-C before it is handed over."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Order:
+class _RunCommand:
     target: str
     text: str
     session: str | None
@@ -34,38 +35,38 @@ class _Order:
 
 def run(  # noqa: PLR0913 - a command's options are its parameters
     target: Annotated[str, Argument(metavar="TARGET", help="module:attribute, e.g. agent:app.", show_default=False)],
-    text: Annotated[str, Argument(metavar="INPUT", help="What to say.", show_default=False)],
-    session: Annotated[str, Option(metavar="ID", help="Go on with this session, or begin it under this id.")] = "",
-    agent: Annotated[str, Option(metavar="NAME", help="Which agent, if the target has several.")] = "",
+    text: Annotated[str, Argument(metavar="INPUT", help="The input text.", show_default=False)],
+    session: Annotated[str, Option(metavar="ID", help="Continue this session, or create it.")] = "",
+    agent: Annotated[str, Option(metavar="NAME", help="The agent, if the target has several.")] = "",
     model: Annotated[str, Option(metavar="MODEL", help="Use another model, e.g. sim:echo or openai:gpt-5.2.")] = "",
-    base_url: Annotated[str, Option(metavar="URL", help="With --model: where its provider is.")] = "",
-    detach: Annotated[bool, Option("--detach", help="Send and leave; a worker elsewhere answers.")] = False,
+    base_url: Annotated[str, Option(metavar="URL", help="With --model: address of the provider.")] = "",
+    detach: Annotated[bool, Option("--detach", help="Send and exit; another worker runs the turn.")] = False,
     db: Db = "",
     json: Json = False,
-    quiet: Quiet = False,
+    quiet: Terse = False,
 ) -> None:
-    """Say something to an agent and stream its answer.
+    """Send an input to an agent and stream the reply.
 
-    TARGET is a Runtime, an Agent, a list of agents or a function that makes one. The turn is durable: Ctrl-C only
-    detaches, and whatever is unfinished goes on with the next worker.
+    TARGET is a Runtime, an Agent, a list of agents or a function that returns one. The turn is durable: Ctrl-C only
+    detaches, and the next worker resumes unfinished work.
     """
-    from perdure.cli.places import run as run_async
+    from perdure.cli.store_locator import run as run_async
 
-    order = _Order(
+    order = _RunCommand(
         target, text, session or None, agent or None, model or None, base_url or None, db, detach, json, quiet
     )
     raise Exit(run_async(lambda: _run(order)))
 
 
-async def _run(order: _Order) -> int:
+async def _run(order: _RunCommand) -> int:
     import logging
 
     from perdure.cli.exits import debugging
-    from perdure.cli.places import url_of
+    from perdure.cli.store_locator import url_of
     from perdure.cli.targets import runtime_for
     from perdure.models.registry import at_address
 
-    if not debugging():  # what the runtime logs is for operators; a user gets the result
+    if not debugging():  # runtime logs are for operators
         logging.getLogger("perdure").addHandler(logging.NullHandler())
     model = at_address(order.model, order.base_url) if order.model and order.base_url else order.model
     runtime = runtime_for(order.target, store=url_of(order.db), model=model, worker=not order.detach)
@@ -77,46 +78,48 @@ async def _run(order: _Order) -> int:
         return await _stream(rt, session, sent, order)
 
 
-async def _session(rt: Runtime, order: _Order) -> Session:
+async def _session(rt: Runtime, order: _RunCommand) -> Session:
     from perdure.errors import Code, Error
     from perdure.ids import SessionId, session_stream
     from perdure.models.registry import check_ready
 
     agent = order.agent
     known = (
-        None if order.session is None else await rt.store.stream(session_stream(rt.tenant, SessionId(order.session)))
+        None
+        if order.session is None
+        else await core_of(rt).store.stream(session_stream(rt.tenant, SessionId(order.session)))
     )
     if agent is None and not known and rt.agents:
         if len(rt.agents) > 1:
             raise Error(
                 Code.INVALID_ARGUMENT,
                 f"{order.target} has {len(rt.agents)} agents",
-                because=f"they are {', '.join(rt.agents)}",
-                hint=f"choose one: --agent {next(iter(rt.agents))}",
+                because=f"the agents are {', '.join(rt.agents)}",
+                hint=f"--agent {next(iter(rt.agents))}",
             )
         agent = next(iter(rt.agents))
     asked = rt.agents.get(agent or (known.agent if known else ""))
-    if asked is not None and not order.detach:  # detached, whoever answers has to have the key
+    if asked is not None and not order.detach:  # detached: the worker that runs the turn needs the key
         await check_ready(asked.resolved)
     return await rt.session(order.session, agent=agent)
 
 
-async def _left(rt: Runtime, session: Session, sent: Sent, order: _Order) -> int:
+async def _left(rt: Runtime, session: Session, sent: TurnHandle, order: _RunCommand) -> int:
     from perdure.cli.screen import emit, note, say
 
-    alive = sum(worker.alive for worker in await rt.store.workers())
+    alive = sum(worker.alive for worker in await core_of(rt).store.workers())
     if order.json:
-        emit(type="sent", v=1, session=session.id, turn=sent.turn, input=sent.input, workers=alive)
+        emit(type="sent", v=1, session=session.id, turn=sent.turn_id, input=sent.input_id, workers=alive)
         return 0
     say(session.id)
     if not order.quiet:
-        who = "a worker has it" if alive else "no worker is running; it waits until one does"
+        who = "a worker is running" if alive else "no worker is running; the input waits for one"
         note(f"Sent: {who}.")
         note(f"  watch     perdure sessions watch {session.id}{_db_flag(rt, order)}")
     return 0
 
 
-async def _stream(rt: Runtime, session: Session, sent: Sent, order: _Order) -> int:
+async def _stream(rt: Runtime, session: Session, sent: TurnHandle, order: _RunCommand) -> int:
     import asyncio
     import contextlib
     import signal
@@ -136,7 +139,7 @@ async def _stream(rt: Runtime, session: Session, sent: Sent, order: _Order) -> i
     return await _conclude(rt, session, sent, order)
 
 
-async def _print(sent: Sent, order: _Order) -> None:
+async def _print(sent: TurnHandle, order: _RunCommand) -> None:
     import sys
 
     from perdure.cli.events import Talk, emit_event
@@ -149,10 +152,10 @@ async def _print(sent: Sent, order: _Order) -> None:
             talk.show(event)
 
 
-async def _detach(rt: Runtime, session: Session, order: _Order) -> int:
+async def _detach(rt: Runtime, session: Session, order: _RunCommand) -> int:
     from perdure.cli.exits import INTERRUPTED
-    from perdure.cli.places import db_flag
     from perdure.cli.screen import note
+    from perdure.cli.store_locator import db_flag
 
     await rt.drain(DETACH_S)
     why = await session.why()
@@ -161,11 +164,11 @@ async def _detach(rt: Runtime, session: Session, order: _Order) -> int:
     note("")
     note(f"Detached from {session.id}. {rest}")
     note(f"  watch     perdure sessions watch {session.id}{db}")
-    note(f'  carry on  perdure run {order.target} "…" --session {session.id}{db_flag(order.db)}')
+    note(f'  continue  perdure run {order.target} "…" --session {session.id}{db_flag(order.db)}')
     return INTERRUPTED
 
 
-async def _conclude(rt: Runtime, session: Session, sent: Sent, order: _Order) -> int:
+async def _conclude(rt: Runtime, session: Session, sent: TurnHandle, order: _RunCommand) -> int:
     from perdure.cli.exits import FAILED, OK, OVER_LIMIT, complain
     from perdure.cli.screen import emit, note
 
@@ -175,7 +178,7 @@ async def _conclude(rt: Runtime, session: Session, sent: Sent, order: _Order) ->
             type="result",
             v=1,
             session=session.id,
-            turn=result.turn,
+            turn=result.turn_id,
             status=result.status,
             reason=result.reason,
             text=result.text,
@@ -183,21 +186,21 @@ async def _conclude(rt: Runtime, session: Session, sent: Sent, order: _Order) ->
             tokens=result.usage.tokens,
         )
     elif result.status == "finished" and not order.quiet:
-        note(f"{result.usage.tokens} tok.  Go on with --session {session.id}")
+        note(f"{result.usage.tokens} tok.  Continue with --session {session.id}")
     if result.status == "finished":
         return OK
     if not order.json:
         reason = (result.reason or "stopped").replace("_", " ")
-        hint = f"perdure journal list {session.id}{_db_flag(rt, order)}"
-        complain(f"the turn was stopped: {reason}", because=result.message, hint=hint)
+        hint = f"perdure journal show {session.id}{_db_flag(rt, order)}"
+        complain(f"turn stopped: {reason}", because=result.message, hint=hint)
     return OVER_LIMIT if result.reason == "limit_reached" else FAILED
 
 
-def _db_flag(rt: Runtime, order: _Order) -> str:
-    """What other commands need to find this store."""
-    from perdure.cli.places import DEFAULT, db_flag
+def _db_flag(rt: Runtime, order: _RunCommand) -> str:
+    """Return the `--db` option with which other commands find this store."""
+    from perdure.cli.store_locator import DEFAULT, db_flag
 
-    path = getattr(rt.store, "path", None)
+    path = getattr(core_of(rt).store, "path", None)
     if path is None:
         return db_flag(order.db)
     return "" if path == DEFAULT and not order.db else db_flag(str(path))

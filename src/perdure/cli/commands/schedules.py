@@ -1,4 +1,4 @@
-"""`perdure schedules list | show | create | pause | resume | run | cancel`."""
+"""`perdure schedules list | show | create | pause | resume | run | delete`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option, Typer
 
-from perdure.cli.options import Db, Json, Quiet, who
+from perdure.cli.options import By, Db, Json, Limit, Quiet, who
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -15,32 +15,29 @@ if TYPE_CHECKING:
     from perdure.services.schedules import ScheduleState
     from perdure.vocab.schedules import Target
 
-app = Typer(help="What is said, started or emitted by the clock.", no_args_is_help=True, rich_markup_mode=None)
+app = Typer(help="Manage schedules.", no_args_is_help=True, rich_markup_mode=None)
 
 ScheduleName = Annotated[str, Argument(metavar="ID", help="The id of a schedule.", show_default=False)]
-By = Annotated[
-    str, Option("--by", metavar="NAME", help="Who does it; your login name if not said.", show_default=False)
-]
 
 
 @app.command("list")
 def list_schedules(
     db: Db = "",
-    session: Annotated[str, Option(metavar="SESSION", help="Only those of this session.", show_default=False)] = "",
-    all: Annotated[bool, Option("--all", "-a", help="Also those that have ended.")] = False,
-    limit: Annotated[int, Option("--limit", "-n", min=1, help="How many at most.")] = 50,
+    session: Annotated[str, Option(metavar="SESSION", help="Only schedules of this session.", show_default=False)] = "",
+    all: Annotated[bool, Option("--all", "-a", help="Include ended schedules.")] = False,
+    limit: Limit = 50,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """List schedules, the last changed first."""
-    from perdure.cli.places import run
+    """List schedules, last changed first."""
+    from perdure.cli.store_locator import run
 
     run(lambda: _list(db, session, limit, all=all, json=json, quiet=quiet))
 
 
 async def _list(db: str, session: str, limit: int, *, all: bool, json: bool, quiet: bool) -> None:
-    from perdure.cli.places import opened
     from perdure.cli.screen import Column, count, note, one_line, say, table
+    from perdure.cli.store_locator import opened
 
     async with opened(db) as rt:
         infos = await rt.schedules.list(session=session or None, active=not all, limit=limit)
@@ -68,21 +65,21 @@ async def _list(db: str, session: str, limit: int, *, all: bool, json: bool, qui
 
 @app.command()
 def show(id: ScheduleName, db: Db = "", json: Json = False) -> None:
-    """Show one schedule: what it says, its next five runs, and what has become of it."""
-    from perdure.cli.places import run
+    """Show one schedule: action, next runs and history."""
+    from perdure.cli.store_locator import run
 
     run(lambda: _show(id, db, json=json))
 
 
 async def _show(id: str, db: str, *, json: bool) -> None:
     from perdure.cli.lines import of_schedule
-    from perdure.cli.places import opened
     from perdure.cli.screen import in_line, say, utc
+    from perdure.cli.store_locator import opened
     from perdure.vocab.schedules import ScheduleChanged, ScheduleCreated, ScheduleFired, ScheduleSkipped
 
     async with opened(db) as rt:
         handle = rt.schedules.get(id)
-        state, due, rows = await handle.state(), await _next(handle), await handle.rows()
+        state, due, rows = await handle.info(), await _next(handle), await handle.journal()
     if json:
         _emit(handle, state, due)
         return
@@ -92,7 +89,7 @@ async def _show(id: str, db: str, *, json: bool) -> None:
     does, what = _deed(state)
     say(f"  does       {in_line(does)}: {in_line(what)}")
     say(f"  policy     overlap {schedule.overlap}, catch up {schedule.catch_up}")
-    say(f"  so far     {state.runs} run, {state.skipped} left out, {state.missed} missed")
+    say(f"  so far     {state.runs} run, {state.skipped} skipped, {state.missed} missed")
     for number, moment in enumerate(due):
         say(f"  {'next' if not number else '    '}       {moment}")
     for row in rows[-20:]:
@@ -103,39 +100,46 @@ async def _show(id: str, db: str, *, json: bool) -> None:
 
 @app.command()
 def create(  # noqa: PLR0913 - its options, each one word
-    session: Annotated[str, Argument(metavar="SESSION", help="The session it speaks to.", show_default=False)] = "",
-    text: Annotated[str, Argument(metavar="TEXT", help="What is said.", show_default=False)] = "",
+    session: Annotated[
+        str, Argument(metavar="SESSION", help="The session that receives the input.", show_default=False)
+    ] = "",
+    text: Annotated[str, Argument(metavar="TEXT", help="The input text.", show_default=False)] = "",
     start: Annotated[str, Option(metavar="PROCESS", help="Start a process instead.", show_default=False)] = "",
-    args: Annotated[str, Option(metavar="JSON", help="What it is started with, a list.")] = "[]",
-    emit: Annotated[str, Option(metavar="TYPE", help="Say that something happened instead.", show_default=False)] = "",
-    payload: Annotated[str, Option(metavar="JSON", help="What happened.")] = "null",
+    args: Annotated[str, Option(metavar="JSON", help="The arguments, as a JSON list.")] = "[]",
+    emit: Annotated[str, Option(metavar="TYPE", help="Emit an occurrence instead.", show_default=False)] = "",
+    payload: Annotated[str, Option(metavar="JSON", help="The payload of the occurrence.")] = "null",
     cron: Annotated[str, Option(metavar="CRON", help="Five fields: '0 9 * * 1-5'.", show_default=False)] = "",
     at: Annotated[str, Option(metavar="TIME", help="Once: 2026-12-24T18:00+01:00.", show_default=False)] = "",
-    timezone: Annotated[str, Option(metavar="ZONE", help="An IANA name, such as Europe/Berlin.")] = "UTC",
-    id: Annotated[str, Option(metavar="ID", help="The same schedule again is the same one.", show_default=False)] = "",
-    agent: Annotated[str, Option(metavar="AGENT", help="Open the session if there is none.", show_default=False)] = "",
+    timezone: Annotated[str, Option(metavar="ZONE", help="IANA time zone, e.g. Europe/Berlin.")] = "UTC",
+    id: Annotated[str, Option(metavar="ID", help="Idempotency key of the schedule.", show_default=False)] = "",
+    agent: Annotated[
+        str, Option(metavar="AGENT", help="Agent of a session that a run creates.", show_default=False)
+    ] = "",
     overlap: Annotated[str, Option(metavar="POLICY", help="skip, queue or allow.")] = "skip",
     catch_up: Annotated[str, Option(metavar="POLICY", help="none, one or all.")] = "one",
     by: By = "",
     db: Db = "",
     json: Json = False,
 ) -> None:
-    """Do something by the clock: say it to a session, or start, or emit. A worker makes the runs."""
+    """Create a schedule.
+
+    A run sends an input to a session, starts a process or emits an occurrence. Workers make the runs.
+    """
     from typing import cast
 
-    from perdure.cli.places import run
+    from perdure.cli.store_locator import run
     from perdure.runtime.schedules.schedules import moment_from
     from perdure.vocab.schedules import CatchUp, Overlap
 
     async def make() -> None:
-        from perdure.cli.places import opened
         from perdure.cli.screen import note
+        from perdure.cli.store_locator import opened
         from perdure.codec import decode
 
         async with opened(db) as rt:
             handle = await rt.schedule(
                 id or None,
-                say=text if session or text else None,
+                send=text if session or text else None,
                 session=session,
                 start=start or None,
                 args=tuple(decode(args, list[object])),
@@ -149,7 +153,7 @@ def create(  # noqa: PLR0913 - its options, each one word
                 catch_up=cast("CatchUp", catch_up),
                 by=who(by),
             )
-            state, due = await handle.state(), await _next(handle)
+            state, due = await handle.info(), await _next(handle)
         if json:
             _emit(handle, state, due)
         else:
@@ -160,34 +164,37 @@ def create(  # noqa: PLR0913 - its options, each one word
 
 @app.command()
 def pause(id: ScheduleName, by: By = "", db: Db = "") -> None:
-    """Make no more runs until it is resumed."""
-    _do(db, id, lambda handle: handle.pause(by=who(by)), "Paused.", "It was paused.")
+    """Pause a schedule until it is resumed."""
+    _do(db, id, lambda handle: handle.pause(by=who(by)), "Paused.", "Already paused.")
 
 
 @app.command()
 def resume(id: ScheduleName, by: By = "", db: Db = "") -> None:
-    """Go on, with what is due from now on."""
-    _do(db, id, lambda handle: handle.resume(by=who(by)), "It goes on.", "It was not paused.")
+    """Resume a schedule.
+
+    Due times that passed during the pause are not made up for.
+    """
+    _do(db, id, lambda handle: handle.resume(by=who(by)), "Resumed.", "Not paused.")
 
 
 @app.command("run")
 def run_now(id: ScheduleName, by: By = "", db: Db = "") -> None:
-    """Make a run now; it changes nothing about when it is due."""
-    _do(db, id, lambda handle: handle.run(by=who(by)), "Asked for; a worker makes it.", "")
+    """Run a schedule now, without changing its due times."""
+    _do(db, id, lambda handle: handle.run(by=who(by)), "Run requested; a worker makes it.", "")
 
 
 @app.command()
-def cancel(id: ScheduleName, by: By = "", db: Db = "") -> None:
-    """End it: no run is made any more."""
-    _do(db, id, lambda handle: handle.cancel(by=who(by)), "Cancelled.", "It had ended.")
+def delete(id: ScheduleName, by: By = "", db: Db = "") -> None:
+    """Delete a schedule: no further runs."""
+    _do(db, id, lambda handle: handle.delete(by=who(by)), "Deleted.", "Already ended.")
 
 
 def _do(db: str, id: str, what: Callable[[ScheduleHandle], Awaitable[object]], done: str, so_already: str) -> None:
-    from perdure.cli.places import run
+    from perdure.cli.store_locator import run
 
     async def do() -> None:
-        from perdure.cli.places import opened
         from perdure.cli.screen import note
+        from perdure.cli.store_locator import opened
 
         async with opened(db) as rt:
             note(done if await what(rt.schedules.get(id)) else so_already)
@@ -196,10 +203,10 @@ def _do(db: str, id: str, what: Callable[[ScheduleHandle], Awaitable[object]], d
 
 
 async def _next(handle: ScheduleHandle) -> tuple[str, ...]:
-    """The next five runs, as the clock on its wall tells them."""
+    """Return the next five runs, in the schedule's time zone."""
     from perdure.services.cron import zone_of
 
-    zone = zone_of((await handle.state()).known.timezone)
+    zone = zone_of((await handle.info()).known.timezone)
     return tuple(run.astimezone(zone).strftime("%Y-%m-%d %H:%M %Z") for run in await handle.next_runs())
 
 
@@ -209,12 +216,12 @@ def _when(state: ScheduleState) -> str:
 
 
 def _deed(state: ScheduleState) -> tuple[str, str]:
-    """What a run does, in two cells."""
-    from perdure.vocab.schedules import EmitsOccurrence, SayToSession, StartsProcess
+    """Return the action of a run, as two cells."""
+    from perdure.vocab.schedules import EmitsOccurrence, SendInput, StartsProcess
 
     match state.known.target:
-        case SayToSession(session=session, text=text):
-            return f"says to {session}", text
+        case SendInput(session=session, text=text):
+            return f"sends to {session}", text
         case StartsProcess(definition=definition):
             return "starts", definition
         case EmitsOccurrence(source_type=source_type, source=source):
@@ -222,10 +229,10 @@ def _deed(state: ScheduleState) -> tuple[str, str]:
 
 
 def _target(target: Target) -> dict[str, object]:
-    from perdure.vocab.schedules import EmitsOccurrence, SayToSession, StartsProcess
+    from perdure.vocab.schedules import EmitsOccurrence, SendInput, StartsProcess
 
     match target:
-        case SayToSession(session=session, text=text):
+        case SendInput(session=session, text=text):
             return {"session": session, "says": text}
         case StartsProcess(definition=definition, input=given):
             return {"starts": definition, "input": given}

@@ -1,4 +1,4 @@
-"""`perdure sessions send | cancel | pause | resume | answer | post`: what is done to a session from outside."""
+"""`perdure sessions send | cancel | pause | resume | answer | post-result`: the commands that act on a session."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from typer import Argument, Exit, Option
 
-from perdure.cli.options import Db, Json, SessionName, who
+from perdure.cli.options import By, Db, Json, SessionName, who
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,71 +19,79 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item", bound="PendingItem")
 
-By = Annotated[str, Option(metavar="NAME", help="Who does it; your login name if not said.", show_default=False)]
-
 
 def add_to(app: Typer) -> None:
-    """Make these commands of `perdure sessions`."""
-    for command in (send, cancel, pause, resume, answer, post):
+    """Add these commands to `perdure sessions`."""
+    for command in (send, cancel, pause, resume, answer, post_result):
         app.command()(command)
 
 
 def send(  # noqa: PLR0913 - its options, each one word
     session: SessionName,
-    text: Annotated[str, Argument(metavar="TEXT", help="What to say; - reads the standard input.", show_default=False)],
-    mode: Annotated[str, Option(metavar="MODE", help="queue, steer (the running turn) or interrupt (it).")] = "queue",
-    key: Annotated[str | None, Option(metavar="KEY", help="The same key and text again is the same input.")] = None,
-    merge_key: Annotated[str | None, Option(metavar="KEY", help="Replace what waits under the same merge key.")] = None,
+    text: Annotated[str, Argument(metavar="TEXT", help="The input text; - reads stdin.", show_default=False)],
+    mode: Annotated[str, Option(metavar="MODE", help="queue, steer or interrupt.")] = "queue",
+    key: Annotated[
+        str | None, Option(metavar="KEY", help="Idempotency key: the same key and text is one input.")
+    ] = None,
+    replace_key: Annotated[
+        str | None, Option(metavar="KEY", help="Replace a queued input with the same replace key.")
+    ] = None,
     by: By = "",
     db: Db = "",
     json: Json = False,
 ) -> None:
-    """Say something to a session; a worker answers. Durable when this returns."""
+    """Send an input to a session; a worker runs the turn.
+
+    The input is durable when the command returns.
+    """
     import sys
 
-    from perdure.cli.places import run
+    from perdure.cli.store_locator import run
 
     said = sys.stdin.read() if text == "-" else text
-    run(lambda: _send(session, said, mode, key, merge_key, by, db, json=json))
+    run(lambda: _send(session, said, mode, key, replace_key, by, db, json=json))
 
 
 async def _send(  # noqa: PLR0913 - the options of the command
-    name: str, text: str, mode: str, key: str | None, merge_key: str | None, by: str, db: str, *, json: bool
+    name: str, text: str, mode: str, key: str | None, replace_key: str | None, by: str, db: str, *, json: bool
 ) -> None:
     from typing import cast
 
-    from perdure.cli.places import db_flag, find_session, opened
     from perdure.cli.screen import emit, note
+    from perdure.cli.store_locator import db_flag, find_session, opened
     from perdure.vocab.records import InputMode
 
     async with opened(db) as rt:
         session = await find_session(rt, name)
         where = cast("InputMode", mode)
-        sent = await session.send(text, mode=where, key=key, merge_key=merge_key, source=who(by))
+        sent = await session.send(text, mode=where, key=key, replace_key=replace_key, sent_by=who(by))
     if json:
-        emit(type="sent", v=1, session=session.id, turn=sent.turn, input=sent.input, duplicate=sent.duplicate)
+        emit(type="sent", v=1, session=session.id, turn=sent.turn_id, input=sent.input_id, duplicate=sent.is_duplicate)
     else:
-        what = "Sent before: the same input." if sent.duplicate else f"Sent as {sent.input}."
+        what = "Sent before; nothing was added." if sent.is_duplicate else f"Sent as {sent.input_id}."
         note(f"{what}  watch: perdure sessions watch {session.id}{db_flag(db)}")
 
 
 def cancel(
     session: SessionName,
-    input: Annotated[str | None, Option(metavar="INPUT", help="Take back this input, which waits, instead.")] = None,
-    and_behind: Annotated[bool, Option("--and-behind", help="With --input: all that came after it, too.")] = False,
-    reason: Annotated[str, Option(metavar="TEXT", help="Why.")] = "",
+    input: Annotated[str | None, Option(metavar="INPUT", help="Cancel this queued input instead.")] = None,
+    include_later: Annotated[bool, Option("--include-later", help="With --input: and all later inputs.")] = False,
+    reason: Annotated[str, Option(metavar="TEXT", help="Reason, for the record.")] = "",
     by: By = "",
     db: Db = "",
     json: Json = False,
 ) -> None:
-    """Ask for the running turn to end, or take back an input that waits. Too late: the exit code is 4."""
-    from perdure.cli.places import run
+    """Cancel the running turn, or a queued input.
+
+    The exit code is 4 if the request came too late.
+    """
+    from perdure.cli.store_locator import run
 
     if input is not None and not input.strip():
-        raise _usage("--input names no input", "it is blank; nothing was cancelled", "perdure sessions show SESSION")
-    if and_behind and input is None:
-        raise _usage("--and-behind needs --input", "it says behind which one", "--input INPUT --and-behind")
-    outcome = run(lambda: _cancel(session, input or "", reason, by, db, and_behind=and_behind, json=json))
+        raise _usage("--input must not be blank", "nothing was cancelled", "perdure sessions show SESSION")
+    if include_later and input is None:
+        raise _usage("--include-later needs --input", "nothing was cancelled", "--input INPUT --include-later")
+    outcome = run(lambda: _cancel(session, input or "", reason, by, db, include_later=include_later, json=json))
     if outcome in ("unknown", "not_found"):
         raise Exit(3)
     if outcome in ("completion_won", "completed", "already_claimed"):
@@ -96,15 +104,15 @@ def _usage(what: str, because: str, hint: str) -> Exception:
     return Error(Code.INVALID_ARGUMENT, what, because=because, hint=hint)
 
 
-async def _cancel(name: str, input: str, reason: str, by: str, db: str, *, and_behind: bool, json: bool) -> str:
-    from perdure.cli.places import find_session, opened
+async def _cancel(name: str, input: str, reason: str, by: str, db: str, *, include_later: bool, json: bool) -> str:
     from perdure.cli.screen import emit, say
+    from perdure.cli.store_locator import find_session, opened
 
     async with opened(db) as rt:
         session = await find_session(rt, name)
         inputs: tuple[str, ...] = ()
         if input:
-            done = await session.cancel_input(input, and_behind=and_behind, reason=reason, origin=who(by))
+            done = await session.cancel_input(input, include_later=include_later, reason=reason, origin=who(by))
             outcome, inputs = done.outcome, done.inputs
         else:
             outcome = await session.cancel(reason=reason, origin=who(by))
@@ -117,35 +125,38 @@ async def _cancel(name: str, input: str, reason: str, by: str, db: str, *, and_b
 
 def pause(
     session: SessionName,
-    reason: Annotated[str, Option(metavar="TEXT", help="Why.")] = "",
+    reason: Annotated[str, Option(metavar="TEXT", help="Reason, for the record.")] = "",
     by: By = "",
     db: Db = "",
     json: Json = False,
 ) -> None:
-    """Begin nothing more in a session. Inputs are kept; what is under way goes on to its end."""
-    from perdure.cli.places import run
+    """Pause a session: no new turns start.
+
+    Inputs are kept. A running turn continues to its end.
+    """
+    from perdure.cli.store_locator import run
 
     run(lambda: _pause(session, reason, who(by), db, json=json))
 
 
 async def _pause(name: str, reason: str, by: str, db: str, *, json: bool) -> None:
-    from perdure.cli.places import find_session, opened
+    from perdure.cli.store_locator import find_session, opened
 
     async with opened(db) as rt:
         session = await find_session(rt, name)
         new = await session.pause(by=by, reason=reason)
-    _told(session, "paused", "was paused already", new=new, json=json)
+    _told(session, "paused", "was already paused", new=new, json=json)
 
 
 def resume(session: SessionName, by: By = "", db: Db = "", json: Json = False) -> None:
-    """Go on with a session that was paused."""
-    from perdure.cli.places import run
+    """Resume a paused session."""
+    from perdure.cli.store_locator import run
 
     run(lambda: _resume(session, who(by), db, json=json))
 
 
 async def _resume(name: str, by: str, db: str, *, json: bool) -> None:
-    from perdure.cli.places import find_session, opened
+    from perdure.cli.store_locator import find_session, opened
 
     async with opened(db) as rt:
         session = await find_session(rt, name)
@@ -164,21 +175,24 @@ def _told(session: Session, done: str, before: str, *, new: bool, json: bool) ->
 
 def answer(
     session: SessionName,
-    answers: Annotated[list[str] | None, Argument(metavar="ID=TEXT...", help="An answer for each question.")] = None,
-    call: Annotated[str, Option(metavar="CALL", help="Which call, if several ask.", show_default=False)] = "",
+    answers: Annotated[list[str] | None, Argument(metavar="ID=TEXT...", help="One answer per question.")] = None,
+    call: Annotated[str, Option(metavar="CALL", help="The call, if several have questions.", show_default=False)] = "",
     by: By = "",
     db: Db = "",
     json: Json = False,
 ) -> None:
-    """Answer what a session asks a person. Secrets are never taken from the command line: they are asked for here."""
-    from perdure.cli.places import run
+    """Answer the questions that a session asks a person.
+
+    A secret is never taken from the command line; the command prompts for it.
+    """
+    from perdure.cli.store_locator import run
 
     run(lambda: _answer(session, answers or [], call, by, db, json=json))
 
 
 async def _answer(name: str, given: list[str], call: str, by: str, db: str, *, json: bool) -> None:
-    from perdure.cli.places import find_session, opened
     from perdure.cli.screen import emit, say
+    from perdure.cli.store_locator import find_session, opened
     from perdure.observe.pending import PendingQuestion
 
     said = dict(_pair(one) for one in given)
@@ -189,9 +203,9 @@ async def _answer(name: str, given: list[str], call: str, by: str, db: str, *, j
         for question in item.questions:
             if question.kind == "secret":
                 if question.id in said:
-                    because = "it would stand in your shell's history; nothing was answered"
+                    because = "the shell stores command lines in its history; nothing was answered"
                     raise _usage(
-                        f"{question.id} is a secret", because, f"leave {question.id}= out, and type it when asked"
+                        f"{question.id} is a secret", because, f"omit {question.id}= and type the secret at the prompt"
                     )
                 answers[question.id] = _typed(question.question)
             elif (text := said[question.id] if question.id in said else _asked(question)) is not None:
@@ -204,76 +218,80 @@ async def _answer(name: str, given: list[str], call: str, by: str, db: str, *, j
         say(f"{item.id} answered by {who(by)}")
 
 
-def post(
+def post_result(
     session: SessionName,
     value: Annotated[
-        str | None, Argument(metavar="[JSON]", help="The result; - reads the standard input.", show_default=False)
+        str | None, Argument(metavar="[JSON]", help="The result; - reads stdin.", show_default=False)
     ] = None,
-    err: Annotated[
-        tuple[str, str] | None, Option("--err", metavar="CODE MESSAGE", help="It failed.", show_default=False)
+    error: Annotated[
+        tuple[str, str] | None, Option("--error", metavar="CODE MESSAGE", help="Report a failure.", show_default=False)
     ] = None,
-    call: Annotated[str, Option(metavar="CALL", help="Which call, if several wait.", show_default=False)] = "",
+    call: Annotated[str, Option(metavar="CALL", help="The call, if several wait.", show_default=False)] = "",
     db: Db = "",
     json: Json = False,
 ) -> None:
-    """Bring the result of a call that a session left to its client."""
+    """Post the result of a client-side call."""
     import sys
 
-    from perdure.cli.places import run
+    from perdure.cli.store_locator import run
 
-    if (value is None) is (err is None):
-        raise _usage("say one result", "a call has a result or a failure", "JSON, or --err CODE MESSAGE")
+    if (value is None) is (error is None):
+        raise _usage(
+            "exactly one result is needed", "a call has a result or a failure", "JSON, or --error CODE MESSAGE"
+        )
     text = sys.stdin.read() if value == "-" else value
-    run(lambda: _post(session, text, err, call, db, json=json))
+    run(lambda: _post_result(session, text, error, call, db, json=json))
 
 
-async def _post(name: str, text: str | None, err: tuple[str, str] | None, call: str, db: str, *, json: bool) -> None:
-    from perdure.cli.places import find_session, opened
+async def _post_result(
+    name: str, text: str | None, error: tuple[str, str] | None, call: str, db: str, *, json: bool
+) -> None:
     from perdure.cli.screen import emit, say
+    from perdure.cli.store_locator import find_session, opened
     from perdure.codec import decode
     from perdure.errors import Code, Error
     from perdure.observe.pending import PendingClientCall
-    from perdure.vocab.promises import Err
+    from perdure.vocab.promises import Failure
 
     try:
         result = decode(text.encode()) if text is not None else None
     except (Error, UnicodeError):
-        hint = """'"text"', '{"lat": 1}', or - for the standard input"""
+        hint = """'"text"', '{"lat": 1}', or - for stdin"""
         raise Error(Code.INVALID_JSON, "the result is not JSON; nothing was posted", hint=hint) from None
-    failed = Err(code=err[0], message=err[1]) if err is not None else None
+    failed = Failure(code=error[0], message=error[1]) if error is not None else None
     async with opened(db) as rt:
         session = await find_session(rt, name)
         waiting = [one for one in await session.pending() if isinstance(one, PendingClientCall)]
-        item = _only(waiting, call, "call of the client")
+        item = _only(waiting, call, "client call")
         await session.post_result(item.id, result, error=failed)
     if json:
         emit(type="posted", v=1, session=session.id, call=item.id)
     else:
-        say(f"{item.id} ({item.tool}) has its result")
+        say(f"{item.id} ({item.tool}) result posted")
 
 
 def _pair(given: str) -> tuple[str, str]:
     id, equals, text = given.partition("=")
     if not equals or not id:
-        raise _usage(f"{given!r:.60} is no answer", "an answer names its question", "perdure sessions answer S size=L")
+        raise _usage(f"invalid answer {given!r:.60}", "expected ID=TEXT", "perdure sessions answer S size=L")
     return id, text
 
 
 def _only(waiting: Sequence[Item], call: str, what: str) -> Item:
-    """What is meant: the one that waits, or the one that was named."""
+    """Return the named item, or the only one."""
     from perdure.errors import Code, Error
 
     found = [one for one in waiting if one.id.startswith(call)]
     if not found:
-        raise Error(Code.TOOL_CALL_UNKNOWN, f"no {what} waits here", hint="perdure why SESSION")
+        raise Error(Code.TOOL_CALL_UNKNOWN, f"no pending {what}", hint="perdure why SESSION")
     if len(found) > 1:
         names = ", ".join(one.id for one in found)
-        raise Error(Code.INVALID_ID, f"more than one {what} waits", because=names, hint="--call CALL")
+        raise Error(Code.INVALID_ID, f"several pending {what}s", because=names, hint="--call CALL")
     return found[0]
 
 
 def _asked(question: Question) -> str | None:
-    """An answer that was not given with the command, from whoever sits there; None if nobody does."""
+    """Prompt for an answer that the command line lacks. None without a terminal."""
     import sys
 
     from perdure.cli.screen import in_line
@@ -286,7 +304,7 @@ def _asked(question: Question) -> str | None:
 
 
 def _typed(question: str) -> str:
-    """A secret, from whoever sits there, unseen; or a line of the standard input."""
+    """Read a secret: from a prompt without echo, or as a line of stdin."""
     import sys
     from getpass import getpass
 

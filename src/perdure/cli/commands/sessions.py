@@ -1,4 +1,4 @@
-"""`perdure sessions list | show | watch | retry | export | import`, and what `session_verbs` adds."""
+"""`perdure sessions list | show | watch | retry | export | import`, and the commands of `session_verbs`."""
 
 from __future__ import annotations
 
@@ -8,38 +8,20 @@ from typer import Argument, Option, Typer
 
 from perdure.cli.commands import session_verbs
 from perdure.cli.options import Db, Json, Quiet, SessionName
+from perdure.runtime.internals import core_of, ref_of
 
 if TYPE_CHECKING:
     from perdure.cli.timeline import TurnPicture
     from perdure.ids import StreamId, Tenant
-    from perdure.observe.why import Why
+    from perdure.observe.why import Explanation
     from perdure.runtime.runtime import Runtime
     from perdure.session.fold import SessionState
     from perdure.store.shapes import StreamInfo
 
-app = Typer(help="Look at sessions, and act on them.", no_args_is_help=True, rich_markup_mode=None)
-session_verbs.add_to(app)
+app = Typer(help="Inspect and control sessions.", no_args_is_help=True, rich_markup_mode=None)
 
-MARKS = {
-    "idle": "○",
-    "running": "▶",
-    "waiting": "◷",
-    "waiting_for_tool_results": "◷",
-    "queued": "●",
-    "interrupted": "‖",
-    "sealed": "⊘",
-    "paused": "⏸",
-}
-TONES = {
-    "idle": "",
-    "running": "ok",
-    "waiting": "",
-    "waiting_for_tool_results": "",
-    "queued": "warn",
-    "interrupted": "warn",
-    "sealed": "fail",
-    "paused": "warn",
-}
+MARKS = {"idle": "○", "queued": "●", "running": "▶", "waiting": "◷", "paused": "⏸", "failed": "⊘"}
+TONES = {"idle": "", "queued": "warn", "running": "ok", "waiting": "", "paused": "warn", "failed": "fail"}
 
 
 # --- list ---------------------------------------------------------------------------------------------------------
@@ -47,23 +29,23 @@ TONES = {
 
 @app.command("list")
 def list_sessions(  # noqa: PLR0913 - its options, each one word
-    limit: Annotated[int, Option(metavar="N", min=1, max=1000, help="How many at most.")] = 20,
-    after: Annotated[str, Option(metavar="CURSOR", help="Go on after a list, with the cursor it printed.")] = "",
+    limit: Annotated[int, Option("--limit", "-n", metavar="N", min=1, max=1000, help="List at most this many.")] = 20,
+    after: Annotated[str, Option(metavar="CURSOR", help="Continue after the cursor of a previous list.")] = "",
     status: Annotated[
         str,
         Option(
             metavar="STATUS,…",
-            help="Only these: idle, running, waiting, waiting_for_tool_results, queued, interrupted, sealed, paused.",
+            help="Only these: idle, queued, running, waiting, paused, failed.",
         ),
     ] = "",
     agent: Annotated[str, Option(metavar="NAME", help="Only sessions of this agent.")] = "",
-    tag: Annotated[str, Option(metavar="TAG", help="Only sessions that have this tag.")] = "",
+    tag: Annotated[str, Option(metavar="TAG", help="Only sessions with this tag.")] = "",
     db: Db = "",
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """List sessions, the most recently changed first."""
-    from perdure.cli.places import run
+    """List sessions, newest first."""
+    from perdure.cli.store_locator import run
 
     wanted = _statuses(status)
     run(lambda: _list(_Query(limit, after, wanted, agent, tag), db, json=json, quiet=quiet))
@@ -76,14 +58,14 @@ def _statuses(text: str) -> frozenset[str]:
     if unknown := sorted(wanted - MARKS.keys()):
         raise Error(
             Code.INVALID_ARGUMENT,
-            f"there is no status {unknown[0]!r}",
-            because=f"a session is one of: {', '.join(MARKS)}",
+            f"unknown status {unknown[0]!r}",
+            because=f"the statuses are {', '.join(MARKS)}",
         )
     return wanted
 
 
 class _Query:
-    """What a list asks for."""
+    """The filters of a list."""
 
     def __init__(self, limit: int, after: str, statuses: frozenset[str], agent: str, tag: str) -> None:
         self.limit = limit
@@ -94,33 +76,33 @@ class _Query:
 
 
 async def _list(query: _Query, db: str, *, json: bool, quiet: bool) -> None:
-    from perdure.cli.places import opened
     from perdure.cli.screen import note
+    from perdure.cli.store_locator import opened
 
     async with opened(db) as rt:
         found, more = await _matching(rt, query)
-        now = rt.clock.wall_ms()
+        now = core_of(rt).clock.wall_ms()
     _print_list(found, now, json=json, quiet=quiet)
     if json or quiet:
         return
     if not found:
         asked = query.statuses or query.agent or query.after or query.tag
-        note("No sessions like that." if asked else "No sessions.")
+        note("No matching sessions." if asked else "No sessions.")
     else:
         rest = f"  more: --after {_cursor(found[-1][0])}" if more else ""
         note(f"{len(found)} shown, newest first.{rest}")
 
 
-_Found = tuple["StreamInfo", "Why", "SessionState"]
+_Found = tuple["StreamInfo", "Explanation", "SessionState"]
 
 
 async def _matching(rt: Runtime, query: _Query) -> tuple[list[_Found], bool]:
-    """As many as asked for, and whether there are more."""
-    from perdure.cli.sight import look
+    """Return the matching sessions up to the limit, and whether more exist."""
+    from perdure.cli.session_summary import look
 
     found: list[_Found] = []
     before = _place(query.after, rt.tenant)
-    while page := await rt.sessions(limit=100, before=before, tag=query.tag or None):
+    while page := await rt.list_sessions(limit=100, before=before, tag=query.tag or None):
         for info in page:
             if query.agent and info.agent != query.agent:
                 continue
@@ -154,8 +136,8 @@ def _place(cursor: str, tenant: Tenant) -> tuple[int, StreamId] | None:
     except ValueError:
         raise Error(
             Code.INVALID_CURSOR,
-            f"{cursor[:40]!r} is not a cursor of this list",
-            hint="copy the one the list printed after `more:`",
+            f"invalid cursor {cursor[:40]!r}",
+            hint="copy the cursor that the list prints after `more:`",
         ) from None
 
 
@@ -210,35 +192,35 @@ def _print_list(found: list[_Found], now: int, *, json: bool, quiet: bool) -> No
 @app.command()
 def show(
     session: SessionName,
-    turns: Annotated[int, Option(metavar="N", min=1, help="How many of the last turns to draw.")] = 5,
+    turns: Annotated[int, Option(metavar="N", min=1, help="Draw this many of the last turns.")] = 5,
     db: Db = "",
     json: Json = False,
 ) -> None:
-    """Show one session: its turns, what each did, and when."""
-    from perdure.cli.places import run
+    """Show one session: its turns and their steps."""
+    from perdure.cli.store_locator import run
 
     run(lambda: _show(session, turns, db, json=json))
 
 
 async def _show(name: str, turns: int, db: str, *, json: bool) -> None:
-    from perdure.cli.places import db_flag, find_session, opened
-    from perdure.cli.sight import look
+    from perdure.cli.session_summary import look
+    from perdure.cli.store_locator import db_flag, find_session, opened
     from perdure.cli.timeline import pictures
 
     async with opened(db) as rt:
         session = await find_session(rt, name)
-        info = await rt.store.stream(session.stream)
+        info = await core_of(rt).store.stream(ref_of(session).stream)
         assert info is not None
         why, state = await look(rt, info)
-        drawn = pictures(await session.rows())
-        now = rt.clock.wall_ms()
+        drawn = pictures(await session.journal())
+        now = core_of(rt).clock.wall_ms()
     if json:
         _emit_session(info, why, state, drawn)
     else:
         _draw(info, why, drawn, turns, now, db_flag(db))
 
 
-def _emit_session(info: StreamInfo, why: Why, state: SessionState, drawn: list[TurnPicture]) -> None:
+def _emit_session(info: StreamInfo, why: Explanation, state: SessionState, drawn: list[TurnPicture]) -> None:
     from perdure.cli.screen import emit, utc
 
     turns = [
@@ -277,7 +259,7 @@ def _emit_session(info: StreamInfo, why: Why, state: SessionState, drawn: list[T
     )
 
 
-def _draw(info: StreamInfo, why: Why, drawn: list[TurnPicture], limit: int, now: int, db: str) -> None:
+def _draw(info: StreamInfo, why: Explanation, drawn: list[TurnPicture], limit: int, now: int, db: str) -> None:
     from perdure.cli.screen import ago, count, note, say, took
     from perdure.cli.timeline import bar, note_of
 
@@ -295,7 +277,7 @@ def _draw(info: StreamInfo, why: Why, drawn: list[TurnPicture], limit: int, now:
             say(f"  {named:<{width}}  {bar(step, turn, now)}  {note_of(step)}".rstrip(), step.tone.replace("ok", ""))
     if len(drawn) > limit:
         note(f"{limit} of {len(drawn)} turns shown.  more: --turns {len(drawn)}")
-    note(f"next: perdure journal list {info.name}{db}")
+    note(f"next: perdure journal show {info.name}{db}")
 
 
 # --- watch --------------------------------------------------------------------------------------------------------
@@ -305,26 +287,26 @@ def _draw(info: StreamInfo, why: Why, drawn: list[TurnPicture], limit: int, now:
 def watch(
     session: SessionName,
     after: Annotated[str, Option(metavar="CURSOR", help="Start after this cursor.")] = "",
-    follow: Annotated[bool, Option("--follow/--no-follow", help="Wait for more, until Ctrl-C.")] = True,
+    follow: Annotated[bool, Option("--follow/--no-follow", help="Wait for new events, until Ctrl-C.")] = True,
     db: Db = "",
     json: Json = False,
 ) -> None:
     """Print a session's events as they become durable."""
-    from perdure.cli.places import run
+    from perdure.cli.store_locator import run
 
     run(lambda: _watch(session, after, db, json=json, follow=follow))
 
 
 async def _watch(name: str, after: str, db: str, *, json: bool, follow: bool) -> None:
     from perdure.cli.events import Printer, emit_event
-    from perdure.cli.places import find_session, opened
+    from perdure.cli.store_locator import find_session, opened
     from perdure.observe.events import Cursor
 
     start = Cursor.parse(after).seq
     printer = Printer()
     async with opened(db) as rt:
         session = await find_session(rt, name)
-        info = await rt.store.stream(session.stream)
+        info = await core_of(rt).store.stream(ref_of(session).stream)
         last = info.last_seq if info else 0
         if not follow and last <= start:
             return
@@ -332,7 +314,7 @@ async def _watch(name: str, after: str, db: str, *, json: bool, follow: bool) ->
             if json:
                 emit_event(session.id, event)
             elif event.cursor.seq <= start:
-                printer.learn(event)
+                printer.on_record(event)
             else:
                 printer.show(event)
             if not follow and event.cursor.seq >= last:
@@ -344,21 +326,21 @@ async def _watch(name: str, after: str, db: str, *, json: bool, follow: bool) ->
 
 @app.command()
 def retry(session: SessionName, db: Db = "", json: Json = False) -> None:
-    """Say again what a sealed turn should have answered; a worker answers it in a new turn."""
-    from perdure.cli.places import run
+    """Retry the input of a failed turn."""
+    from perdure.cli.store_locator import run
 
     run(lambda: _retry(session, db, json=json))
 
 
 async def _retry(name: str, db: str, *, json: bool) -> None:
-    from perdure.cli.places import db_flag, find_session, opened
     from perdure.cli.screen import emit, note
+    from perdure.cli.store_locator import db_flag, find_session, opened
 
     async with opened(db) as rt:
         session = await find_session(rt, name)
         sent = await session.retry()
     if json:
-        emit(type="sent", v=1, session=session.id, turn=sent.turn, input=sent.input, duplicate=sent.duplicate)
+        emit(type="sent", v=1, session=session.id, turn=sent.turn_id, input=sent.input_id, duplicate=sent.is_duplicate)
     else:
         note(f"Sent again.  watch: perdure sessions watch {session.id}{db_flag(db)}")
 
@@ -369,48 +351,51 @@ async def _retry(name: str, db: str, *, json: bool) -> None:
 @app.command("export")
 def export_session(
     session: SessionName,
-    out: Annotated[str, Option("--out", "-o", metavar="FILE", help="Write to this file instead of the screen.")] = "",
+    output: Annotated[str, Option("--output", "-o", metavar="FILE", help="Write to this file instead of stdout.")] = "",
     db: Db = "",
 ) -> None:
-    """Write a whole session as JSON lines, to be imported anywhere."""
-    from perdure.cli.places import run
+    """Export a session as JSON lines."""
+    from perdure.cli.store_locator import run
 
-    _write(run(lambda: _export(session, db)), out)
+    _write(run(lambda: _export(session, db)), output)
 
 
 async def _export(name: str, db: str) -> bytes:
-    from perdure.cli.places import find_session, opened
+    from perdure.cli.store_locator import find_session, opened
 
     async with opened(db) as rt:
         return await (await find_session(rt, name)).export()
 
 
-def _write(data: bytes, out: str) -> None:
+def _write(data: bytes, output: str) -> None:
     import sys
     from pathlib import Path
 
     from perdure.cli.screen import note
     from perdure.errors import Code, Error
 
-    if not out:
+    if not output:
         sys.stdout.write(data.decode())
         return
     try:
-        Path(out).write_bytes(data)
+        Path(output).write_bytes(data)
     except OSError as problem:
-        raise Error(Code.INVALID_ARGUMENT, f"{out} cannot be written", because=str(problem)) from problem
-    note(f"{len(data)} bytes written to {out}")
+        raise Error(Code.INVALID_ARGUMENT, f"cannot write {output}", because=str(problem)) from problem
+    note(f"{len(data)} bytes written to {output}")
 
 
 @app.command("import")
 def import_session(
     session: Annotated[str, Argument(metavar="SESSION", help="The id of the new session.", show_default=False)],
-    file: Annotated[str, Argument(metavar="FILE", help="An export; - reads the standard input.", show_default=False)],
-    agent: Annotated[str, Option(metavar="NAME", help="Give it to this agent instead of its own.")] = "",
+    file: Annotated[str, Argument(metavar="FILE", help="An export; - reads stdin.", show_default=False)],
+    agent: Annotated[str, Option(metavar="NAME", help="Assign the session to another agent.")] = "",
     db: Db = "",
 ) -> None:
-    """Make a new session from an export. Work that was under way is not continued."""
-    from perdure.cli.places import run
+    """Create a session from an export.
+
+    A turn that was running is recorded as stopped.
+    """
+    from perdure.cli.store_locator import run
 
     data = _contents(file)
     run(lambda: _import(session, data, agent, db))
@@ -425,13 +410,16 @@ def _contents(file: str) -> bytes:
     try:
         return sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     except OSError as problem:
-        raise Error(Code.INVALID_ARGUMENT, f"{file} cannot be read", because=str(problem)) from problem
+        raise Error(Code.INVALID_ARGUMENT, f"cannot read {file}", because=str(problem)) from problem
 
 
 async def _import(name: str, data: bytes, agent: str, db: str) -> None:
-    from perdure.cli.places import db_flag, opened
     from perdure.cli.screen import note
+    from perdure.cli.store_locator import db_flag, opened
 
     async with opened(db) as rt:
         await rt.import_session(name, data, agent=agent or None)
     note(f"session {name} imported.  next: perdure sessions show {name}{db_flag(db)}")
+
+
+session_verbs.add_to(app)

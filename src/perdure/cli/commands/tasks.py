@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Exit, Option, Typer
 
 from perdure.cli.options import Db, Json, Quiet, SessionName
+from perdure.runtime.internals import core_of
 
 if TYPE_CHECKING:
     from perdure.runtime.runtime import Runtime
     from perdure.services.tasks import SessionTask
 
-app = Typer(help="What runs for a session beside its turns.", no_args_is_help=True, rich_markup_mode=None)
+app = Typer(help="Inspect and control background tasks.", no_args_is_help=True, rich_markup_mode=None)
 
 TaskName = Annotated[str, Argument(metavar="TASK", help="The id of a task.", show_default=False)]
 
@@ -21,23 +22,23 @@ TaskName = Annotated[str, Argument(metavar="TASK", help="The id of a task.", sho
 def list_tasks(
     session: SessionName,
     db: Db = "",
-    kind: Annotated[str, Option(metavar="KIND", help="Only of this kind.", show_default=False)] = "",
-    state: Annotated[str, Option(metavar="STATE", help="Only in this state.", show_default=False)] = "",
+    kind: Annotated[str, Option(metavar="KIND", help="Only tasks of this kind.", show_default=False)] = "",
+    state: Annotated[str, Option(metavar="STATE", help="Only tasks in this state.", show_default=False)] = "",
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """List the tasks of a session, the oldest first."""
-    from perdure.cli.places import run
+    """List the tasks of a session, oldest first."""
+    from perdure.cli.store_locator import run
 
     run(lambda: _list(session, db, kind, state, json=json, quiet=quiet))
 
 
 async def _list(session: str, db: str, kind: str, state: str, *, json: bool, quiet: bool) -> None:
-    from perdure.cli.places import find_session, opened
     from perdure.cli.screen import Column, ago, count, note, one_line, say, table
+    from perdure.cli.store_locator import find_session, opened
 
     async with opened(db) as rt:
-        now = rt.clock.wall_ms()
+        now = core_of(rt).clock.wall_ms()
         of = (await find_session(rt, session)).id
         found = [
             task for task in await rt.tasks.list(of) if kind in ("", task.kind) and state in ("", task.state)
@@ -65,15 +66,15 @@ async def _list(session: str, db: str, kind: str, state: str, *, json: bool, qui
 
 @app.command()
 def show(session: SessionName, task: TaskName, db: Db = "", json: Json = False) -> None:
-    """Show one task, and what was said in it."""
-    from perdure.cli.places import run
+    """Show one task and its messages."""
+    from perdure.cli.store_locator import run
 
     run(lambda: _show(session, task, db, json=json))
 
 
 async def _show(session: str, name: str, db: str, *, json: bool) -> None:
-    from perdure.cli.places import opened
     from perdure.cli.screen import in_line, one_line, say, utc
+    from perdure.cli.store_locator import opened
 
     async with opened(db) as rt:
         task = await _task(rt, session, name)
@@ -92,44 +93,44 @@ async def _show(session: str, name: str, db: str, *, json: bool) -> None:
 def message(
     session: SessionName,
     task: TaskName,
-    text: Annotated[str, Argument(metavar="TEXT", help="What to say.", show_default=False)],
+    text: Annotated[str, Argument(metavar="TEXT", help="The message.", show_default=False)],
     db: Db = "",
-    reply_to: Annotated[str, Option(metavar="ID", help="The message that this answers.", show_default=False)] = "",
+    reply_to: Annotated[str, Option(metavar="ID", help="The message that this one answers.", show_default=False)] = "",
 ) -> None:
-    """Say something to a task that is not over."""
-    from perdure.cli.places import run
+    """Send a message to a running task."""
+    from perdure.cli.store_locator import run
 
     async def say_it() -> None:
-        from perdure.cli.places import opened
         from perdure.cli.screen import note
+        from perdure.cli.store_locator import opened
         from perdure.errors import Code, Error
         from perdure.services.tasks import NewTaskMessage
 
         async with opened(db) as rt:
             found = await _task(rt, session, task)
             if found.is_over:
-                raise Error(Code.INVALID_ARGUMENT, f"the task {task!r} is over: it has {found.state}")
+                raise Error(Code.INVALID_ARGUMENT, f"task {task!r} has ended: {found.state}")
             new = NewTaskMessage("inbound", [{"type": "text", "text": text}], reply_to or None)
             said = await rt.tasks.record_message(found.session_id, task, new)
-        note(f"Message {said.id} is with task {task}.")
+        note(f"Message {said.id} sent to task {task}.")
 
     run(say_it)
 
 
 @app.command()
 def cancel(session: SessionName, task: TaskName, db: Db = "") -> None:
-    """Ask a task to end."""
-    from perdure.cli.places import run
+    """Request cancellation of a task."""
+    from perdure.cli.store_locator import run
 
     async def ask() -> None:
-        from perdure.cli.places import opened
         from perdure.cli.screen import note
+        from perdure.cli.store_locator import opened
 
         async with opened(db) as rt:
             found = await _task(rt, session, task)
             if not found.is_over:
                 await rt.tasks.request_cancel(found.session_id, task)
-        note(f"Task {task} has {found.state}." if found.is_over else f"Task {task} was asked to end.")
+        note(f"Task {task} has {found.state}." if found.is_over else f"Cancellation of task {task} requested.")
 
     run(ask)
 
@@ -139,19 +140,22 @@ def wait(
     session: SessionName,
     task: TaskName,
     db: Db = "",
-    timeout: Annotated[float, Option(metavar="SECONDS", min=0.0, help="How long at most.")] = 300.0,
+    timeout: Annotated[float, Option(metavar="SECONDS", min=0.0, help="Wait at most this long.")] = 300.0,
     json: Json = False,
 ) -> None:
-    """Wait until a task is over; exits with 1 if it did not succeed."""
-    from perdure.cli.places import run
+    """Wait until a task ends.
+
+    Exits with 1 if the task did not succeed.
+    """
+    from perdure.cli.store_locator import run
 
     async def wait_for_it() -> None:
-        from perdure.cli.places import opened
         from perdure.cli.screen import note
+        from perdure.cli.store_locator import opened
 
         async with opened(db) as rt:
             first = await _task(rt, session, task)
-            await rt.process(task).wait(timeout)
+            await rt.get_process(task).wait(timeout)
             found = await _task(rt, session, task) if not first.is_over else first
         if json:
             _emit(found)
@@ -164,7 +168,7 @@ def wait(
 
 
 async def _task(rt: Runtime, session: str, name: str) -> SessionTask:
-    from perdure.cli.places import find_session
+    from perdure.cli.store_locator import find_session
     from perdure.errors import Code, Error
 
     of = await find_session(rt, session)

@@ -1,4 +1,4 @@
-"""`perdure triggers list | show | emit | subscriptions | enable | disable | delete | revive`."""
+"""`perdure triggers list | show | emit`."""
 
 from __future__ import annotations
 
@@ -6,43 +6,36 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option, Typer
 
-from perdure.cli.options import Db, Json, Quiet, who
+from perdure.cli.commands.subscriptions import condition, subscription_fields
+from perdure.cli.options import Db, Json, Limit
+from perdure.runtime.internals import core_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from perdure.runtime.triggers.subscriptions import SubscriptionHandle
     from perdure.runtime.triggers.triggers import Source
-    from perdure.vocab.triggers import SubscriptionState, TriggerDelivery
+    from perdure.vocab.triggers import TriggerDelivery
 
-app = Typer(help="What happens, and which processes it starts.", no_args_is_help=True, rich_markup_mode=None)
+app = Typer(help="List event sources and emit events.", no_args_is_help=True, rich_markup_mode=None)
 
-SourceType = Annotated[str, Argument(metavar="TYPE", help="What happens, such as mail.received.", show_default=False)]
-SourceName = Annotated[str, Option("--source", metavar="NAME", help="Where it happens.", show_default=False)]
-SubscriptionId = Annotated[str, Argument(metavar="ID", help="The id of a subscription.", show_default=False)]
-Revision = Annotated[
-    int | None, Option("--revision", metavar="N", help="Only if it is at this revision.", show_default=False)
+SourceType = Annotated[str, Argument(metavar="TYPE", help="An event type, e.g. mail.received.", show_default=False)]
+SourceName = Annotated[
+    str, Option("--source", metavar="NAME", help="The event source, if a type has several.", show_default=False)
 ]
-By = Annotated[
-    str, Option("--by", metavar="NAME", help="Who does it; your login name if not said.", show_default=False)
-]
-Limit = Annotated[int, Option("--limit", "-n", min=1, help="How many at most.")]
 
 
 @app.command("list")
 def list_sources(db: Db = "", limit: Limit = 50, json: Json = False) -> None:
-    """List what can happen and what has, the last changed first."""
-    from perdure.cli.places import run
+    """List event sources, last changed first."""
+    from perdure.cli.store_locator import run
 
     run(lambda: _list(db, limit, json=json))
 
 
 async def _list(db: str, limit: int, *, json: bool) -> None:
-    from perdure.cli.places import opened
     from perdure.cli.screen import Column, ago, count, emit, note, one_line, table
+    from perdure.cli.store_locator import opened
 
     async with opened(db) as rt:
-        now = rt.clock.wall_ms()
+        now = core_of(rt).clock.wall_ms()
         found = await rt.triggers.list(limit=limit)
     if json:
         for one in found:
@@ -77,15 +70,15 @@ def _fields(one: Source) -> dict[str, object]:
 
 @app.command()
 def show(source_type: SourceType, source: SourceName = "", db: Db = "", limit: Limit = 10, json: Json = False) -> None:
-    """Show what happened at a source. Also its subscriptions, and what was started."""
-    from perdure.cli.places import run
+    """Show a source: subscriptions and latest occurrences."""
+    from perdure.cli.store_locator import run
 
     run(lambda: _show(source_type, source, db, limit, json=json))
 
 
 async def _show(source_type: str, source: str, db: str, limit: int, *, json: bool) -> None:
-    from perdure.cli.places import opened
     from perdure.cli.screen import count, emit, in_line, one_line, say, utc
+    from perdure.cli.store_locator import opened
     from perdure.codec import encode
 
     async with opened(db) as rt:
@@ -102,14 +95,14 @@ async def _show(source_type: str, source: str, db: str, limit: int, *, json: boo
             }
             for at, record in latest
         ]
-        subscriptions = [_subscription(each) for each in one.state.known.values()]
+        subscriptions = [subscription_fields(each) for each in one.state.known.values()]
         emit(**{**_fields(one), "subscriptions": subscriptions, "latest": happened})
         return
     where = f" at {in_line(one.source)}" if one.source else ""
     waiting = f", {one.waiting} waiting" if one.waiting else ""
     say(f"{in_line(one.source_type)}{where}  {count(one.state.occurrences, 'occurrence')}{waiting}")
     for each in one.state.known.values():
-        say(f"  {_condition(each):<9} {one_line(each.id, 60)}  {in_line(each.definition.definition)}")
+        say(f"  {condition(each):<9} {one_line(each.id, 60)}  {in_line(each.definition.definition)}")
     for at, record in latest:
         said = one_line(encode(record.payload).decode(), 48)
         say(f"  {utc(at)}  {one_line(record.key, 40)}  {said}")
@@ -129,29 +122,16 @@ def _delivery(each: TriggerDelivery) -> dict[str, object]:
     }
 
 
-def _subscription(each: SubscriptionState) -> dict[str, object]:
-    return {
-        "id": each.id,
-        "key": each.definition.key,
-        "starts": each.definition.definition,
-        "owner": each.definition.owner or None,
-        "revision": each.revision,
-        "incarnation": each.incarnation,
-        "state": _condition(each),
-    }
-
-
-def _condition(each: SubscriptionState) -> str:
-    return "deleted" if each.deleted else "enabled" if each.enabled else "disabled"
-
-
 @app.command()
 def emit(
     source_type: SourceType,
-    payload: Annotated[str, Argument(metavar="JSON", help="What the processes are told.")] = "null",
+    payload: Annotated[str, Argument(metavar="JSON", help="The payload for the processes.")] = "null",
     source: SourceName = "",
     key: Annotated[
-        str, Option("--key", metavar="KEY", help="The same key and payload again is one thing.", show_default=False)
+        str,
+        Option(
+            "--key", metavar="KEY", help="Idempotency key: the same key and payload is one event.", show_default=False
+        ),
     ] = "",
     session: Annotated[
         str, Option("--session", metavar="SESSION", help="Only for subscriptions of this session.", show_default=False)
@@ -159,101 +139,22 @@ def emit(
     db: Db = "",
     json: Json = False,
 ) -> None:
-    """Say that something happened. A worker starts the processes that want to know."""
-    from perdure.cli.places import run
+    """Emit an event. Workers start the subscribed processes."""
+    from perdure.cli.store_locator import run
 
     async def say_so() -> None:
         from perdure.cli import screen
-        from perdure.cli.places import opened
+        from perdure.cli.store_locator import opened
         from perdure.codec import decode
 
         value = decode(payload)
         async with opened(db) as rt:
             told = await rt.triggers.emit(source_type, value, key=key or None, source=source, session=session)
         if json:
-            screen.emit(occurrence=told.id, key=told.key, duplicate=told.duplicate)
+            screen.emit(occurrence=told.id, key=told.key, duplicate=told.is_duplicate)
         else:
-            screen.note(f"Occurrence {told.id} {'was known' if told.duplicate else 'is recorded'}; key {told.key}.")
+            screen.note(
+                f"Occurrence {told.id} {'already existed' if told.is_duplicate else 'is recorded'}; key {told.key}."
+            )
 
     run(say_so)
-
-
-@app.command()
-def subscriptions(
-    db: Db = "",
-    all: Annotated[bool, Option("--all", "-a", help="Also those that are deleted.")] = False,
-    limit: Annotated[int, Option("--limit", "-n", min=1, help="Of how many sources at most.")] = 50,
-    json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """List who wants a process for what."""
-    from perdure.cli.places import run
-
-    run(lambda: _subscriptions(db, limit, all=all, json=json, quiet=quiet))
-
-
-async def _subscriptions(db: str, limit: int, *, all: bool, json: bool, quiet: bool) -> None:
-    from perdure.cli import screen
-    from perdure.cli.places import opened
-
-    async with opened(db) as rt:
-        sources = await rt.triggers.list(limit=limit)
-    found = [each for one in sources for each in one.state.known.values() if all or not each.deleted]
-    if json:
-        for each in found:
-            screen.emit(**_subscription(each))
-        return
-    if quiet:
-        for each in found:
-            screen.say(each.id)
-        return
-    if found:
-        columns = [screen.Column("ID"), screen.Column("STATE"), screen.Column("REVISION", "REV")]
-        columns += [screen.Column("STARTS", gives=True), screen.Column("OWNER", gives=True)]
-        rows = [
-            (
-                *(screen.one_line(each.id, 60), _condition(each), str(each.revision)),
-                *(screen.one_line(each.definition.definition, 40), screen.one_line(each.definition.owner, 40) or "-"),
-            )
-            for each in found
-        ]
-        screen.table(columns, rows)
-    screen.note(f"{screen.count(len(found), 'subscription')}.")
-
-
-@app.command()
-def enable(id: SubscriptionId, revision: Revision = None, by: By = "", db: Db = "") -> None:
-    """Start processes for it again."""
-    _do(db, id, lambda it: it.enable(expected_revision=revision, by=who(by)), "Enabled")
-
-
-@app.command()
-def disable(id: SubscriptionId, revision: Revision = None, by: By = "", db: Db = "") -> None:
-    """Start none for it. What was started goes on."""
-    _do(db, id, lambda it: it.disable(expected_revision=revision, by=who(by)), "Disabled")
-
-
-@app.command()
-def delete(id: SubscriptionId, revision: Revision = None, by: By = "", db: Db = "") -> None:
-    """End a subscription. What it has started goes on."""
-    _do(db, id, lambda it: it.delete(expected_revision=revision, by=who(by)), "Deleted")
-
-
-@app.command()
-def revive(id: SubscriptionId, revision: Revision = None, by: By = "", db: Db = "") -> None:
-    """Let a deleted subscription go on."""
-    _do(db, id, lambda it: it.revive(expected_revision=revision, by=who(by)), "It goes on")
-
-
-def _do(db: str, id: str, what: Callable[[SubscriptionHandle], Awaitable[SubscriptionState]], done: str) -> None:
-    from perdure.cli.places import run
-
-    async def do() -> None:
-        from perdure.cli.places import opened
-        from perdure.cli.screen import note
-
-        async with opened(db) as rt:
-            now = await what(rt.triggers.subscription(id))
-        note(f"{done}, at revision {now.revision}.")
-
-    run(do)

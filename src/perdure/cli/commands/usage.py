@@ -1,26 +1,25 @@
-"""`perdure usage show`."""
+"""`perdure usage`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Option, Typer
+from typer import Argument, Option
 
 from perdure.cli.options import Db, Json, Quiet
+from perdure.runtime.internals import core_of
 
 if TYPE_CHECKING:
     from perdure.cli.screen import Cell, Column
     from perdure.runtime.sessions.accounts import Account, Accounts, By
     from perdure.vocab.usage import Usage
 
-app = Typer(help="What models have cost.", no_args_is_help=True, rich_markup_mode=None)
-
 WAYS = ("session", "agent", "model", "source", "day")
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _UsageOptions:
     session: str
     by: str
     since: str
@@ -29,45 +28,43 @@ class _Asked:
     db: str
 
 
-@app.command()
-def show(  # noqa: PLR0913 - a command's options are its parameters
+def usage(  # noqa: PLR0913 - a command's options are its parameters
     session: Annotated[
         str,
         Argument(
             metavar="[SESSION]",
-            help="Only this session and its sub-agents: an id, or its beginning.",
+            help="Only this session and its sub-agents.",
             show_default=False,
         ),
     ] = "",
-    by: Annotated[str, Option(metavar="|".join(WAYS), help="What to add up by.")] = "session",
-    since: Annotated[
-        str, Option(metavar="WHEN", help="Only since then: 7d, 12h, or a day such as 2026-11-01 (UTC).")
-    ] = "",
+    by: Annotated[str, Option(metavar="|".join(WAYS), help="Grouping of the sums.")] = "session",
+    since: Annotated[str, Option(metavar="WHEN", help="Start: 7d, 12h, or a day such as 2026-11-01 (UTC).")] = "",
     agent: Annotated[str, Option(metavar="NAME", help="Only sessions of this agent.", show_default=False)] = "",
-    limit: Annotated[int, Option(metavar="N", min=1, help="How many lines; the total is of all.")] = 50,
+    limit: Annotated[int, Option("--limit", "-n", metavar="N", min=1, help="Print at most this many lines.")] = 50,
     db: Db = "",
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Add up tokens and money: what sessions have bought from models.
+    """Sum the tokens and cost of model calls.
 
-    By session, sub-agents stand below whoever started them. By session and agent, the end of each log is read; by
-    anything else, or with --since, the logs of all sessions that have changed since then.
+    By session, sub-agents follow the session that started them. By session and by agent, the command reads the end of
+    each log. Other groupings, and --since, read the whole log of each session changed since then. The total covers all
+    lines.
     """
-    from perdure.cli.places import run
+    from perdure.cli.store_locator import run
 
-    run(lambda: _show(_Asked(session, by, since, agent, limit, db), json=json, quiet=quiet))
+    run(lambda: _report(_UsageOptions(session, by, since, agent, limit, db), json=json, quiet=quiet))
 
 
-async def _show(asked: _Asked, *, json: bool, quiet: bool) -> None:
-    from perdure.cli.places import find_session, opened
-    from perdure.runtime.sessions.accounts import Question, accounts
+async def _report(asked: _UsageOptions, *, json: bool, quiet: bool) -> None:
+    from perdure.cli.store_locator import find_session, opened
+    from perdure.runtime.sessions.accounts import UsageQuery, accounts
 
     by = _way(asked.by)
     async with opened(asked.db) as rt:
-        since = _moment(asked.since, rt.clock.wall_ms()) if asked.since else None
+        since = _moment(asked.since, core_of(rt).clock.wall_ms()) if asked.since else None
         session = (await find_session(rt, asked.session)).id if asked.session else None
-        found = await accounts(rt, Question(by, session, since, asked.agent))
+        found = await accounts(core_of(rt), UsageQuery(by, session, since, asked.agent))
     if json:
         _emit(found, by, asked.limit)
     else:
@@ -78,7 +75,7 @@ def _way(by: str) -> By:
     from perdure.errors import Code, Error
 
     if by not in WAYS:
-        raise Error(Code.INVALID_ARGUMENT, f"{by!r:.40} is nothing to add up by", hint=f"--by {'|'.join(WAYS)}")
+        raise Error(Code.INVALID_ARGUMENT, f"unknown grouping {by!r:.40}", hint=f"--by {'|'.join(WAYS)}")
     return by
 
 
@@ -95,8 +92,8 @@ def _moment(when: str, now_ms: int) -> int:
     except ValueError:
         raise Error(
             Code.INVALID_ARGUMENT,
-            f"{when!r:.40} is no moment",
-            because="it must be how long ago, or a day",
+            f"invalid time {when!r:.40}",
+            because="expected a duration or a date",
             hint="--since 7d, --since 2026-11-01",
         ) from None
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
@@ -121,8 +118,10 @@ def _emit(found: Accounts, by: By, limit: int) -> None:
 
 
 def _fields(usage: Usage) -> dict[str, object]:
-    """The buckets, which do not overlap. `cost_usd` is null while the price of any call is unknown; what is known of it
-    is `known_cost_usd`."""
+    """Return the token buckets, which do not overlap.
+
+    `cost_usd` is None while the price of any call is unknown; `known_cost_usd` is the known part.
+    """
     from decimal import Decimal
 
     from perdure.vocab.usage import NANO
@@ -151,7 +150,7 @@ def _print(found: Accounts, by: By, limit: int, *, quiet: bool) -> None:
             say(one.name)
         return
     if not shown:
-        note("Nothing was bought.")
+        note("No usage.")
         return
     rows = [_row(one, by) for one in shown]
     if len(found.sums) > 1:
@@ -161,9 +160,11 @@ def _print(found: Accounts, by: By, limit: int, *, quiet: bool) -> None:
     if len(shown) < len(found.sums):
         note(f"{len(shown)} of {len(found.sums)} shown; more: --limit {len(found.sums)}")
     if missing := total.calls - total.priced:
-        note(f"The price of {count(missing, 'call')} is unknown{', so the cost is more' if total.priced else ''}.")
+        note(
+            f"The price of {count(missing, 'call')} is unknown{', so the true cost is higher' if total.priced else ''}."
+        )
     if total.estimated:
-        note(f"{count(total.estimated, 'call')} broke off, and {'is' if total.estimated == 1 else 'are'} estimated.")
+        note(f"{count(total.estimated, 'call')} broke off, usage estimated.")
     note(f"{count(found.sessions, 'session')}, {count(found.records, 'record')} read.")
 
 

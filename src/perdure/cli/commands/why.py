@@ -2,25 +2,68 @@
 
 from __future__ import annotations
 
-from perdure.cli.options import Db, Json, SessionName
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Argument
+
+from perdure.cli.options import Db, Json
+from perdure.runtime.internals import core_of
+
+if TYPE_CHECKING:
+    from perdure.runtime.runtime import Runtime
+    from perdure.runtime.sessions.session import Session
+
+Name = Annotated[
+    str, Argument(metavar="ID", help="A session id or a unique prefix of it, or a process id.", show_default=False)
+]
 
 
-def why(session: SessionName, db: Db = "", json: Json = False) -> None:
-    """Say what a session is doing or waiting for."""
-    from perdure.cli.places import run
+def why(id: Name, db: Db = "", json: Json = False) -> None:
+    """Explain what a session or a process does or waits for."""
+    from perdure.cli.store_locator import run
 
-    run(lambda: _explain(session, db, json=json))
+    run(lambda: _explain(id, db, json=json))
 
 
-async def _explain(name: str, db: str, *, json: bool) -> None:
-    from perdure.cli.places import find_session, opened, to_paste
-    from perdure.cli.screen import count, emit, say, took, utc
+async def _explain(id: str, db: str, *, json: bool) -> None:
+    from perdure.cli.store_locator import find_session, opened
 
     async with opened(db) as rt:
-        session = await find_session(rt, name)
-        answer = await session.why()
-        workers = {worker.id: worker for worker in await rt.store.workers()}
-        now = rt.clock.wall_ms()
+        if await _is_process(rt, id):
+            await _explain_process(rt, id, json=json)
+        else:
+            await _explain_session(rt, await find_session(rt, id), db, json=json)
+
+
+async def _is_process(rt: Runtime, id: str) -> bool:
+    """Return True if the id names a process and no session."""
+    from perdure.ids import SessionId, process_stream, session_stream
+
+    if await core_of(rt).store.stream(session_stream(rt.tenant, SessionId(id))) is not None:
+        return False
+    return await core_of(rt).store.stream(process_stream(rt.tenant, id)) is not None
+
+
+async def _explain_process(rt: Runtime, id: str, *, json: bool) -> None:
+    from perdure.cli.screen import emit, one_line, say
+
+    answer = await rt.get_process(id).why()
+    if json:
+        emit(type="why", v=1, process=id, status=answer.status, because=answer.because, code=answer.code or None)
+        return
+    say(f"{one_line(id, 60)}  {answer.status}")
+    say(f"  because    {one_line(answer.because, 400)}")
+    if answer.code:
+        say(f"  code       {answer.code}")
+
+
+async def _explain_session(rt: Runtime, session: Session, db: str, *, json: bool) -> None:
+    from perdure.cli.screen import count, emit, say, took, utc
+    from perdure.cli.store_locator import to_paste
+
+    answer = await session.why()
+    workers = {worker.id: worker for worker in await core_of(rt).store.workers()}
+    now = core_of(rt).clock.wall_ms()
     owner = next((worker for id, worker in workers.items() if id == answer.owner), None)
     if json:
         waiting = [

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Exit, Option
 
-from perdure.cli.options import Db, Json, Quiet
+from perdure.cli.options import Db, Json, Terse
+from perdure.runtime.internals import core_of
 
 if TYPE_CHECKING:
-    from perdure.cli.signals import Signals
+    from perdure.cli.signals import OsSignals
     from perdure.runtime.runtime import Runtime
 
 
 @dataclass(frozen=True, slots=True)
-class _Order:
+class _WorkerCommand:
     target: str
     db: str
     drain_s: float | None
@@ -28,9 +29,9 @@ class _Order:
 
 def worker(  # noqa: PLR0913 - one parameter an option
     target: Annotated[str, Argument(metavar="TARGET", help="module:attribute, e.g. agent:app.", show_default=False)],
-    drain: Annotated[
+    drain_timeout: Annotated[
         float | None,
-        Option(metavar="SECONDS", min=0, help="How long turns may finish after a signal.", show_default=False),
+        Option(metavar="SECONDS", min=0, help="Time for running turns to finish after a signal.", show_default=False),
     ] = None,
     health_port: Annotated[
         int | None,
@@ -38,42 +39,46 @@ def worker(  # noqa: PLR0913 - one parameter an option
     ] = None,
     queue: Annotated[
         list[str] | None,
-        Option(metavar="NAME", help="Serve only this queue; may be repeated.", show_default=False),
+        Option(metavar="NAME", help="Serve only this queue; repeatable.", show_default=False),
     ] = None,
     concurrency: Annotated[
         int | None,
-        Option(metavar="N", min=1, help="How many sessions to drive at once.", show_default=False),
+        Option(metavar="N", min=1, help="Maximum number of concurrent sessions.", show_default=False),
     ] = None,
     db: Db = "",
     json: Json = False,
-    quiet: Quiet = False,
+    quiet: Terse = False,
 ) -> None:
-    """Do the work of a store, until SIGTERM or Ctrl-C. Start as many as you like.
+    """Run a worker until SIGTERM or Ctrl-C.
 
-    TARGET is a Runtime, an Agent, a list of agents, or a function that makes one. After the first signal it takes no
-    more work, lets turns finish and hands over the rest; after the second it stops at once. Nothing is lost either way.
+    TARGET is a Runtime, an Agent, a list of agents, or a function that returns one. Any number of workers can share a
+    store. The first signal drains: the worker claims no more work, lets turns finish and hands over the rest. The
+    second signal stops at once. No work is lost either way.
     """
-    from perdure.cli.places import run
+    from perdure.cli.store_locator import run
 
-    order = _Order(target, db, drain, health_port, queue or [], concurrency, json, quiet)
+    order = _WorkerCommand(target, db, drain_timeout, health_port, queue or [], concurrency, json, quiet)
     raise Exit(run(lambda: _work(order)))
 
 
-async def _work(order: _Order) -> int:
+async def _work(order: _WorkerCommand) -> int:
     from perdure.cli.health import health
-    from perdure.cli.places import url_of
-    from perdure.cli.signals import Signals
+    from perdure.cli.signals import OsSignals
+    from perdure.cli.store_locator import url_of
     from perdure.cli.targets import runtime_for
+    from perdure.runtime.runtime import alike
 
     found = runtime_for(order.target, store=url_of(order.db), model=None, worker=True)
     work = replace(
-        found.work,
-        queues=order.queues or found.work.served,
-        concurrency=order.concurrency or found.work.concurrency,
+        core_of(found).work,
+        queues=order.queues or core_of(found).work.served,
+        concurrency=order.concurrency or core_of(found).work.concurrency,
     )
-    runtime = found.like(store=found.store, agents=found.agents.values(), worker=work)  # even if it was to have none
+    runtime = alike(
+        found, store=core_of(found).store, agents=found.agents.values(), worker=work
+    )  # even with Runtime(worker=False)
     _check(runtime, order)
-    signals = Signals()
+    signals = OsSignals()
     async with runtime as rt, health(rt, order.health_port) as port:
         _tell_start(rt, port, order)
         await signals.first.wait()
@@ -81,8 +86,8 @@ async def _work(order: _Order) -> int:
     return _tell_end(runtime, order, in_order=in_order)
 
 
-def _check(runtime: Runtime, order: _Order) -> None:
-    from perdure.cli.places import store_shown
+def _check(runtime: Runtime, order: _WorkerCommand) -> None:
+    from perdure.cli.store_locator import store_shown
     from perdure.errors import Code, Error
 
     if not runtime.agents:
@@ -92,26 +97,26 @@ def _check(runtime: Runtime, order: _Order) -> None:
             because="a worker without agents has nothing to do",
             hint="Runtime(..., agents=[agent])",
         )
-    if store_shown(runtime.store) is None:
+    if store_shown(core_of(runtime).store) is None:
         raise Error(
             Code.TARGET_INVALID,
             f"the store of {order.target} is in memory",
-            because="nobody else could give this worker anything to do",
+            because="no other process can send work to a store in memory",
             hint="--db .perdure/dev.db",
         )
 
 
-async def _drained(rt: Runtime, signals: Signals, drain_s: float | None) -> bool:
-    """Drain until done (True), or until somebody is in a hurry."""
+async def _drained(rt: Runtime, signals: OsSignals, drain_s: float | None) -> bool:
+    """Drain the worker. False if a second signal cut the drain short."""
     import asyncio
 
     draining = asyncio.create_task(rt.drain(drain_s))
-    hurry = asyncio.create_task(signals.second.wait())
-    await asyncio.wait({draining, hurry}, return_when=asyncio.FIRST_COMPLETED)
+    evict = asyncio.create_task(signals.second.wait())
+    await asyncio.wait({draining, evict}, return_when=asyncio.FIRST_COMPLETED)
     in_order = draining.done()
-    for task in (draining, hurry):
+    for task in (draining, evict):
         task.cancel()
-    await asyncio.gather(hurry, return_exceptions=True)
+    await asyncio.gather(evict, return_exceptions=True)
     if in_order:
         await draining
     else:
@@ -119,12 +124,12 @@ async def _drained(rt: Runtime, signals: Signals, drain_s: float | None) -> bool
     return in_order
 
 
-def _tell_start(rt: Runtime, port: int | None, order: _Order) -> None:
-    from perdure.cli.places import store_shown
+def _tell_start(rt: Runtime, port: int | None, order: _WorkerCommand) -> None:
     from perdure.cli.screen import emit, note
+    from perdure.cli.store_locator import store_shown
     from perdure.ids import VERSION
 
-    agents, where = sorted(rt.agents), store_shown(rt.store)
+    agents, where, work = sorted(rt.agents), store_shown(core_of(rt).store), core_of(rt).work
     if order.json:
         fields = {} if port is None else {"health_port": port}
         emit(
@@ -134,17 +139,17 @@ def _tell_start(rt: Runtime, port: int | None, order: _Order) -> None:
             version=VERSION,
             store=where,
             agents=agents,
-            queues=None if rt.work.served is None else list(rt.work.served),
-            concurrency=rt.work.concurrency,
+            queues=None if work.served is None else list(work.served),
+            concurrency=work.concurrency,
             **fields,
         )
     elif not order.quiet:
         probes = "" if port is None else f"; health on http://127.0.0.1:{port}"
-        queues = "" if rt.work.served is None else f", queue {', '.join(rt.work.served)}"
+        queues = "" if work.served is None else f", queue {', '.join(work.served)}"
         note(f"worker {rt.worker_id} is ready: {', '.join(agents)}{queues} on {where}{probes}")
 
 
-def _tell_end(rt: Runtime, order: _Order, *, in_order: bool) -> int:
+def _tell_end(rt: Runtime, order: _WorkerCommand, *, in_order: bool) -> int:
     from perdure.cli.exits import INTERRUPTED, OK
     from perdure.cli.screen import emit, note
 

@@ -7,41 +7,40 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Option, Typer
 
 from perdure.cli.options import Db, Json, Quiet
+from perdure.runtime.internals import core_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from perdure.store.shapes import WorkerInfo
 
-app = Typer(help="Look at workers.", no_args_is_help=True, rich_markup_mode=None)
+app = Typer(help="List workers.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.command("list")
 def list_workers(
-    all: Annotated[
-        bool, Option("--all", "-a", help="Also those that hold nothing and were not seen for a day.")
-    ] = False,
+    all: Annotated[bool, Option("--all", "-a", help="Include workers that own nothing, unseen for a day.")] = False,
     db: Db = "",
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """List the workers of a store, the oldest first, with what they hold.
+    """List workers with their load and last heartbeat.
 
-    A worker that ends in order disappears. One that was killed stays until its sessions are taken over and another
-    worker starts on its machine; after a day it is left out, unless it still holds something.
+    A worker that drains removes its entry. After a crash the entry stays until other workers have taken over its
+    sessions and a worker starts on its machine. A worker unseen for a day that owns nothing is left out.
     """
-    from perdure.cli.places import run
+    from perdure.cli.store_locator import run
 
     run(lambda: _list(db, all=all, json=json, quiet=quiet))
 
 
 async def _list(db: str, *, all: bool, json: bool, quiet: bool) -> None:
-    from perdure.cli.places import opened
     from perdure.cli.screen import count, note, say
+    from perdure.cli.store_locator import opened
 
     async with opened(db) as rt:
-        known = await rt.store.workers()
-        now = rt.clock.wall_ms()
+        known = await core_of(rt).store.workers()
+        now = core_of(rt).clock.wall_ms()
     found = known if all else tuple(worker for worker in known if not worker.is_history)
     if json:
         _emit(found)
@@ -55,7 +54,7 @@ async def _list(db: str, *, all: bool, json: bool, quiet: bool) -> None:
     alive = sum(worker.alive for worker in found)
     note(f"{count(alive, 'worker')} alive, {len(found) - alive} gone." if known else "No workers.")
     if history := len(known) - len(found):
-        note(f"{history} more not seen for over a day, holding nothing: --all lists them.")
+        note(f"{history} more, unseen for over a day and owning nothing: --all lists them.")
 
 
 def _emit(found: Sequence[WorkerInfo]) -> None:
@@ -108,6 +107,6 @@ def _lease(worker: WorkerInfo) -> str:
     from perdure.cli.screen import took
 
     if worker.lease_until == 0:
-        return "given up"
+        return "released"
     left = worker.lease_left_ms
     return f"{took(left)} left" if left > 0 else "lapsed" if left == 0 else f"lapsed {took(-left)} ago"

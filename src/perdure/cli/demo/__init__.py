@@ -1,1 +1,1 @@
-"""The five-minute tour: an agent that books a flight, a worker to kill, and a ledger that tells the truth."""
+"""The demo: an agent that books a flight, its worker, and the experiments that kill the worker."""

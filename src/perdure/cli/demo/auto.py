@@ -1,4 +1,4 @@
-"""`perdure demo --auto`: kill a real worker at every durable boundary of a booking, and check the ledger each time."""
+"""`perdure demo --auto`: kills a real worker at every durable boundary of a booking and checks the ledger each time."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from multiprocessing import get_context
 from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
 
-from perdure.cli.demo.check import Aftermath, Remains, aftermath, remains
-from perdure.cli.demo.ledger import Ledger, Outbox
+from perdure.cli.demo.check import BookingReport, Remains, aftermath, remains
+from perdure.cli.demo.ledger import DemoLedger, Mailbox
 from perdure.cli.demo.points import Point, chosen, points
 from perdure.cli.demo.worker import live
 from perdure.cli.screen import count, emit, note, one_line, say
@@ -27,12 +27,12 @@ from perdure.testing.crash import KILL_AT, TRACE, Boundary
 
 SESSION = "trip-1"
 AT_ONCE = 2
-PATIENCE_S = 30.0
+WORKER_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of one experiment."""
+class ExperimentOutcome:
+    """The result of one experiment."""
 
     point: Point
     at_kill: int
@@ -42,16 +42,16 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was lost, nothing done twice, and the worker died where it should."""
+        """True if nothing was lost or repeated and the worker died at the intended point."""
         return not self.problems
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where one experiment happens: a store and a ledger of its own."""
+class Experiment:
+    """The folder of one experiment, with a separate store and ledger."""
 
     folder: Path
-    patience_s: float = PATIENCE_S
+    timeout_s: float = WORKER_TIMEOUT_S
     model: str = ""
 
     @property
@@ -60,38 +60,38 @@ class Place:
         return self.folder / "demo.db"
 
     @property
-    def ledger(self) -> Ledger:
-        """The outside world."""
-        return Ledger(self.folder / "ledger.csv")
+    def ledger(self) -> DemoLedger:
+        """The ledger of charges."""
+        return DemoLedger(self.folder / "ledger.csv")
 
     @property
-    def outbox(self) -> Outbox:
-        """The rest of it."""
-        return Outbox(self.folder / "outbox.csv")
+    def mailbox(self) -> Mailbox:
+        """The file of sent e-mails."""
+        return Mailbox(self.folder / "outbox.csv")
 
     @property
     def trace(self) -> Path:
-        """The boundaries a worker passed."""
+        """The file of the boundaries that a worker passed."""
         return self.folder / "trace"
 
     async def worker(self, environment: Mapping[str, str]) -> tuple[int, str]:
-        """Run one worker process to its end, whichever; its exit code and the last thing it complained about."""
+        """Run one worker process until it exits or times out. Returns its exit code and the last line of its stderr."""
         errors = self.folder / "errors"
-        arguments = (str(self.store), str(self.ledger.path), str(self.outbox.path), SESSION, "--model", self.model)
+        arguments = (str(self.store), str(self.ledger.path), str(self.mailbox.path), SESSION, "--model", self.model)
         child = _processes().Process(target=live, args=(arguments, dict(environment), str(errors)), daemon=True)
         child.start()
-        await asyncio.to_thread(child.join, self.patience_s)
+        await asyncio.to_thread(child.join, self.timeout_s)
         if child.exitcode is None:
             child.kill()
             await asyncio.to_thread(child.join)
-            return 1, f"not over after {self.patience_s:.0f} s"
+            return 1, f"timed out after {self.timeout_s:.0f} s"
         lines = errors.read_text(errors="replace").strip().splitlines() if errors.exists() else []
         return child.exitcode, lines[-1] if lines else ""
 
 
 @cache
 def _processes() -> SpawnContext | ForkServerContext:
-    """How a worker is started: forked from a process that has imported everything, where there is such a thing."""
+    """Return the start method of workers: fork from a preloaded process, or spawn on Windows."""
     if sys.platform == "win32":
         return get_context("spawn")
     forking = get_context("forkserver")
@@ -100,8 +100,8 @@ def _processes() -> SpawnContext | ForkServerContext:
 
 
 @asynccontextmanager
-async def person(place: Place) -> AsyncGenerator[list[str]]:
-    """Somebody who allows whatever they are asked, from this process, at once: the ids of what they decided."""
+async def person(place: Experiment) -> AsyncGenerator[list[str]]:
+    """Approve every request at once, from this process. Yields the ids of the approved requests."""
     decided: list[str] = []
 
     async def decide() -> None:
@@ -121,23 +121,23 @@ async def person(place: Place) -> AsyncGenerator[list[str]]:
 
 
 async def list_points(folder: Path) -> list[Point]:
-    """Book once undisturbed, and list where it could have been killed.
+    """Run one undisturbed booking and return its kill points.
 
     Raises:
-        Error: `turn_failed` if even that does not work.
+        Error: `turn_failed` if the booking fails.
     """
-    place = Place(folder / "trace")
+    place = Experiment(folder / "trace")
     place.folder.mkdir()
     async with person(place):
         code, complaint = await place.worker({TRACE: str(place.trace)})
     if code != 0 or len(place.ledger.charges()) != 1:
-        raise Error(Code.TURN_FAILED, "the demo does not work even undisturbed", because=complaint)
+        raise Error(Code.TURN_FAILED, "the demo fails without a kill", because=complaint)
     return points(Boundary.parse(line) for line in place.trace.read_text().splitlines())
 
 
-async def experiment(folder: Path, point: Point) -> Outcome:
-    """Kill at one point, start again, judge."""
-    place = Place(folder / point.name.replace(":", "-"))
+async def experiment(folder: Path, point: Point) -> ExperimentOutcome:
+    """Kill workers at one point, start another worker and judge the result."""
+    place = Experiment(folder / point.name.replace(":", "-"))
     place.folder.mkdir()
     if point.decided_in_between:
         problems = await _deaths(place, point)
@@ -152,9 +152,9 @@ async def experiment(folder: Path, point: Point) -> Outcome:
         return await _second_life(place, point, left, problems)
 
 
-async def _deaths(place: Place, point: Point) -> list[str]:
+async def _deaths(place: Experiment, point: Point) -> list[str]:
     problems = [problem for death in point.deaths for problem in await _kill(place, point, death)]
-    charges, emails = len(place.ledger.charges()), len(place.outbox.emails())
+    charges, emails = len(place.ledger.charges()), len(place.mailbox.emails())
     if charges != point.expected.dispatches:
         problems.append(f"{charges} charges at the kill, expected {point.expected.dispatches}")
     if emails != point.expected.emails:
@@ -162,30 +162,30 @@ async def _deaths(place: Place, point: Point) -> list[str]:
     return problems
 
 
-async def _second_life(place: Place, point: Point, left: Remains, problems: list[str]) -> Outcome:
+async def _second_life(place: Experiment, point: Point, left: Remains, problems: list[str]) -> ExperimentOutcome:
     at_kill = len(place.ledger.charges())
     code, complaint = await place.worker({})
     at_end = len(place.ledger.charges())
     if code != 0:
-        problems.append(f"the second worker ended with {code}: {complaint}")
-        return Outcome(point, at_kill, at_end, "none", tuple(problems))
-    after = await aftermath(place.store, place.ledger, place.outbox, SESSION, left)
+        problems.append(f"the second worker exited with {code}: {complaint}")
+        return ExperimentOutcome(point, at_kill, at_end, "none", tuple(problems))
+    after = await aftermath(place.store, place.ledger, place.mailbox, SESSION, left)
     problems += [*after.problems, *_unexpected(point, after)]
-    return Outcome(point, at_kill, at_end, after.recovery, tuple(problems))
+    return ExperimentOutcome(point, at_kill, at_end, after.recovery, tuple(problems))
 
 
-async def _kill(place: Place, point: Point, death: Mapping[str, str]) -> list[str]:
+async def _kill(place: Experiment, point: Point, death: Mapping[str, str]) -> list[str]:
     place.trace.unlink(missing_ok=True)
     code, complaint = await place.worker({**death, TRACE: str(place.trace)})
     if code != -signal.SIGKILL:
-        return [f"the worker did not die at its point but ended with {code} {complaint}".rstrip()]
+        return [f"expected a kill, but the worker exited with {code} {complaint}".rstrip()]
     passed = place.trace.read_text().splitlines() if place.trace.exists() else []
     if KILL_AT in death and passed[-1:] != [str(point.boundary)]:
         return [f"the worker died at {passed[-1] if passed else 'no boundary'}, expected {point.boundary}"]
     return []
 
 
-def _unexpected(point: Point, after: Aftermath) -> list[str]:
+def _unexpected(point: Point, after: BookingReport) -> list[str]:
     if after.verdict in point.expected.verdicts:
         return []
     wanted = " or ".join(f"probe: {v}" if v else "no probe" for v in point.expected.verdicts)
@@ -196,9 +196,9 @@ def _unexpected(point: Point, after: Aftermath) -> list[str]:
 
 
 async def run_auto(*, kill_at: str | None, json: bool) -> bool:
-    """Run all experiments, two at a time, and print each as it ends. True if every one went well."""
+    """Run all experiments, two at a time, and print each result. Returns True if all succeeded."""
     folder = Path(tempfile.mkdtemp(prefix="perdure-demo-"))
-    outcomes: list[Outcome] = []
+    outcomes: list[ExperimentOutcome] = []
     try:
         await _run_all(folder, outcomes, kill_at=kill_at, json=json)
     finally:
@@ -210,7 +210,7 @@ async def run_auto(*, kill_at: str | None, json: bool) -> bool:
     return good
 
 
-async def _run_all(folder: Path, outcomes: list[Outcome], *, kill_at: str | None, json: bool) -> None:
+async def _run_all(folder: Path, outcomes: list[ExperimentOutcome], *, kill_at: str | None, json: bool) -> None:
     began = time.monotonic()
     found = await list_points(folder)
     todo = [chosen(found, kill_at)] if kill_at else found
@@ -218,7 +218,7 @@ async def _run_all(folder: Path, outcomes: list[Outcome], *, kill_at: str | None
         _announce(todo)
     gate = asyncio.Semaphore(AT_ONCE)
 
-    async def guarded(point: Point) -> Outcome:
+    async def guarded(point: Point) -> ExperimentOutcome:
         async with gate:
             return await experiment(folder, point)
 
@@ -235,13 +235,13 @@ _LAYOUT = "{:<11}  {:<29}  {:<7}  {:<21}  {}"
 
 def _announce(todo: list[Point]) -> None:
     where = count(len(todo), "point")
-    say(f"Kills a worker (SIGKILL) at {where} of one booking; a second one carries on.")
-    say("Charges: lines in a ledger that never deduplicates, at the kill -> at the end.")
+    say(f"Kills a worker (SIGKILL) at {where} of one booking; a second one resumes.")
+    say("Charges: lines in a ledger without deduplication, at the kill -> at the end.")
     say()
     say(_LAYOUT.format("POINT", "WHAT", "CHARGES", "RECOVERY", "").rstrip(), "dim")
 
 
-def _report(outcome: Outcome, *, json: bool) -> None:
+def _report(outcome: ExperimentOutcome, *, json: bool) -> None:
     point = outcome.point
     if json:
         emit(
@@ -269,13 +269,13 @@ _WORDS = (
     ("append ", ""),
     ("input_admitted, turn_opened", "open turn"),
     ("turn_ended", "end turn"),
-    ("effect_started m", "ask model #"),
+    ("effect_started m", "call model #"),
     ("effect_settled m", "save reply #"),
     ("effect_started c1.0", "begin search"),
     ("effect_settled c1.0", "save search"),
     ("effect_started c2.0", "intend charge"),
     ("effect_settled c2.0", "save charge"),
-    ("effect_started c3.0.1.approval", "ask person"),
+    ("effect_started c3.0.1.approval", "ask approval"),
     ("effect_settled c3.0.1.approval", "approved"),
     ("effect_started c3.0", "intend e-mail"),
     ("effect_settled c3.0", "save e-mail"),
@@ -285,13 +285,13 @@ _WORDS = (
 
 
 def short(what: str) -> str:
-    """A boundary's content in the words of this booking."""
+    """Return a boundary's content in the words of this booking."""
     for ours, theirs in _WORDS:
         what = what.replace(ours, theirs)
     return what
 
 
-def _conclude(outcomes: list[Outcome], seconds: float) -> None:
+def _conclude(outcomes: list[ExperimentOutcome], seconds: float) -> None:
     bad = sum(not outcome.ok for outcome in outcomes)
     charges = sum(outcome.at_end for outcome in outcomes)
     say()

@@ -1,7 +1,6 @@
-"""The outside world of the demo: files that note every charge and every e-mail, and never forgive a second one.
+"""External systems of the demo: files with one line per charge and per e-mail.
 
-Nothing here deduplicates. Were the same charge dispatched twice, there would be two lines: that is how the demo can
-fail.
+Nothing deduplicates here. A charge that is dispatched twice appears twice, and the demo fails.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """One line: a charge that really left this process."""
+    """One line of the ledger: a charge that left this process."""
 
     at_ms: int
     session: str
@@ -25,32 +24,32 @@ class Charge:
 
     @property
     def receipt(self) -> str:
-        """What the bank answers."""
+        """The bank's receipt."""
         return f"rcpt-{self.at_ms}"
 
 
-class Ledger:
-    """The file. Appends are atomic and on disk when `charge` returns."""
+class DemoLedger:
+    """The file of charges. An append is atomic and durable when `charge` returns."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def charge(self, charge: Charge) -> None:
-        """Note one dispatch."""
+        """Append one charge."""
         _append(self.path, (charge.at_ms, charge.session, charge.cents, charge.description, charge.key))
 
     def charges(self) -> list[Charge]:
-        """Every line, in order."""
+        """Return all charges in order."""
         return [Charge(int(at), session, int(cents), what, key) for at, session, cents, what, key in _lines(self.path)]
 
     def find(self, key: str) -> Charge | None:
-        """The charge made under this idempotency key, if there was one."""
+        """Return the charge with this idempotency key, or None."""
         return next((charge for charge in self.charges() if charge.key == key), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Email:
-    """One line: an e-mail that really left this process."""
+    """One line of the outbox: an e-mail that left this process."""
 
     session: str
     to: str
@@ -58,22 +57,22 @@ class Email:
     key: str
 
 
-class Outbox:
-    """The file of e-mails that were sent, as careful and as unforgiving as the ledger."""
+class Mailbox:
+    """The file of sent e-mails. Atomic and durable, without deduplication, like the ledger."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def send(self, email: Email) -> None:
-        """Note one dispatch."""
+        """Append one e-mail."""
         _append(self.path, (email.session, email.to, email.subject, email.key))
 
     def emails(self) -> list[Email]:
-        """Every line, in order."""
+        """Return all e-mails in order."""
         return [Email(*fields) for fields in _lines(self.path)]
 
     def has(self, key: str) -> bool:
-        """Whether an e-mail was sent under this idempotency key."""
+        """Return True if an e-mail was sent under this idempotency key."""
         return any(email.key == key for email in self.emails())
 
 

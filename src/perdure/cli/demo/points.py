@@ -1,6 +1,6 @@
-"""Where `demo --auto` kills, and what must be true there.
+"""Kill points of `demo --auto`, with the state expected at each.
 
-The expectations are written down by hand, from what a boundary contains. They are not computed by the code they judge.
+The expectations are written by hand from the content of a boundary. The code under test does not compute them.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ CHARGE = "c2.0"
 """The charge: the first call of the second reply."""
 
 EMAIL = "c3.0"
-"""The e-mail, which a person must allow: the first call of the third reply."""
+"""The e-mail, which needs an approval: the first call of the third reply."""
 
 QUESTION = f"effect_started {EMAIL}.1.approval"
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Charges and e-mails at the moment of the kill, and what a probe may be asked and answer afterwards."""
+    """The charges and e-mails expected at the kill, and the probe answers allowed afterwards."""
 
     dispatches: int
     verdicts: tuple[str | None, ...]
@@ -36,7 +36,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One experiment: the environments of the workers that die, one after the other, and what is expected."""
+    """One experiment: the environments of the workers that die, in order, and the expected state."""
 
     name: str
     what: str
@@ -44,15 +44,15 @@ class Point:
     expected: Expected
     boundary: Boundary | None = None
     decided_in_between: bool = False
-    """Whether the person decides while no worker is there, and not as soon as they are asked."""
+    """True if the approval is given while no worker runs, instead of as soon as it is requested."""
 
 
 def expected_at(boundary: Boundary) -> Expected:
-    """What must be true at a boundary, by what it writes.
+    """Return the state expected at a boundary, by the records it writes.
 
-    An append is handed over before the one before it is durable, so right before a later one the charge's outcome may
-    or may not be saved: then both answers are right. The intents are different: the charge waits for its own, and so
-    does the e-mail. Nobody is asked about it before everything that stands before the question is saved.
+    An append is submitted before the previous one is durable. Right before a later append, the charge's outcome may or
+    may not be saved, so both probe answers are right. Intents differ: the charge and the e-mail wait for their own
+    intent. The approval request waits for all records before it.
     """
     before = boundary.side == "before"
     if f"effect_settled {CHARGE}" in boundary.what:
@@ -84,8 +84,11 @@ INSIDE = (
 
 
 def points(trace: Iterable[Boundary]) -> list[Point]:
-    """Every point of a traced run: both sides of each write, then the places in between, then two crashes in a row, and
-    a person who decides while nothing runs."""
+    """Return all points of a traced run.
+
+    First both sides of each write, then the places between writes. Then two crashes in a row, and an approval given
+    while no worker runs.
+    """
     ordered = sorted(trace, key=lambda boundary: (boundary.n, boundary.side == "after"))
     found = [Point(f"{b.n}:{b.side}", b.what, ({KILL_AT: str(b)},), expected_at(b), boundary=b) for b in ordered]
     found += [Point(place, what, ({DIE_IN: place},), expected) for place, what, expected in INSIDE]
@@ -98,17 +101,17 @@ def points(trace: Iterable[Boundary]) -> list[Point]:
 
 
 def chosen(all_points: list[Point], name: str) -> Point:
-    """The point a user named.
+    """Return the point that the user named.
 
     Raises:
-        Error: `invalid_argument`, listing the names there are.
+        Error: `invalid_argument`, with the list of names.
     """
     for point in all_points:
         if point.name == name:
             return point
     raise Error(
         Code.INVALID_ARGUMENT,
-        f"there is no crash point {name!r}",
+        f"unknown kill point {name!r}",
         because=f"the points are {', '.join(point.name for point in all_points)}",
         hint="--kill-at 5:after kills after the fifth write, --kill-at post-charge inside the tool",
     )

@@ -1,6 +1,4 @@
-"""`perdure demo`: book a flight in front of the user, who is invited to kill the worker; then carry on, to the e-mail
-that they are asked to allow.
-"""
+"""`perdure demo`: books a flight while the user watches, invites a kill of the worker, and asks for an approval."""
 
 from __future__ import annotations
 
@@ -15,35 +13,36 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from perdure.cli.demo.ledger import Ledger, Outbox
+from perdure.cli.demo.ledger import DemoLedger, Mailbox
 from perdure.cli.demo.travel import charge_card
 from perdure.cli.exits import AT_APPROVAL, FAILED, INTERRUPTED, NO_STORE, OK, exit_code
-from perdure.cli.lines import Line, Reader
+from perdure.cli.lines import JournalLine, Reader
 from perdure.cli.screen import ago, count, say, took
 from perdure.errors import Code, Error
 from perdure.ids import VERSION
 from perdure.models.wording import plain as reworded
-from perdure.observe.events import Fact
+from perdure.observe.events import RecordEvent
 from perdure.observe.pending import PendingDecision, ask_id
+from perdure.runtime.internals import core_of, ref_of
 from perdure.runtime.runtime import Runtime
 from perdure.runtime.sessions.session import Session
 from perdure.store.shapes import StreamInfo
 from perdure.vocab.effects import AwaitEvent, EffectKind
 from perdure.vocab.messages import Reply
 from perdure.vocab.outcomes import LlmCallOutcome
-from perdure.vocab.promises import AwaitEventKey, ToolApproval
+from perdure.vocab.promises import EventKey, ToolApproval
 from perdure.vocab.records import EffectSettled, EffectStarted, InputAdmitted, TurnEnded
 
 PACE_S = 0.8
-"""How long a model call and a search take, so that a person can follow."""
+"""Duration of a model call and of a search, slow enough to follow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tour:
-    """Where the demo keeps its things, and how slow its charge is."""
+    """The folder and command line of the demo, and the delay of its charge."""
 
     folder: Path
-    dawdle_s: float
+    delay_s: float
     command: str = "perdure demo"
     model: str = ""
 
@@ -53,14 +52,14 @@ class Tour:
         return self.folder / "demo.db"
 
     @property
-    def ledger(self) -> Ledger:
-        """The outside world."""
-        return Ledger(self.folder / "demo-ledger.csv")
+    def ledger(self) -> DemoLedger:
+        """The ledger of charges."""
+        return DemoLedger(self.folder / "demo-ledger.csv")
 
     @property
-    def outbox(self) -> Outbox:
-        """The e-mails that were sent."""
-        return Outbox(self.folder / "demo-outbox.csv")
+    def outbox(self) -> Mailbox:
+        """The file of sent e-mails."""
+        return Mailbox(self.folder / "demo-outbox.csv")
 
     def forget(self) -> None:
         """Delete the store, the ledger and the outbox."""
@@ -71,7 +70,7 @@ class Tour:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The session this run works on: a new one, or one that a dead worker left unfinished."""
+    """The session of this run: a new one, or one that a dead worker left unfinished."""
 
     session: Session
     interrupted: StreamInfo | None
@@ -79,17 +78,17 @@ class Found:
     bookings: int
 
 
-async def run_tour(tour: Tour, *, fresh: bool) -> int:
-    """Book one flight to its end, or until the worker dies. Returns the exit code."""
-    if fresh:
+async def run_tour(tour: Tour, *, reset: bool) -> int:
+    """Book one flight until the booking ends or the worker dies. Returns the exit code."""
+    if reset:
         await _refuse_if_alive(tour)
         tour.forget()
     try:
         return await _run(tour)
     except Error as problem:
-        if exit_code(problem) != NO_STORE or fresh:
+        if exit_code(problem) != NO_STORE or reset:
             raise
-        hint = f"start over, without what was there: {tour.command} --fresh"
+        hint = f"{tour.command} --reset starts over and deletes the old store"
         raise Error(problem.code, problem.message, because=problem.because, hint=hint) from problem
 
 
@@ -108,22 +107,22 @@ async def _run(tour: Tour) -> int:
 
 async def _start(tour: Tour, session: str) -> asyncio.subprocess.Process:
     places = (str(tour.store), str(tour.ledger.path), str(tour.outbox.path), session)
-    slowly = ("--dawdle", str(tour.dawdle_s), "--pace", str(PACE_S), "--model", tour.model)
+    slowly = ("--delay", str(tour.delay_s), "--pace", str(PACE_S), "--model", tour.model)
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "perdure.cli.demo.worker", *places, *slowly), start_new_session=True
     )
 
 
 async def _find(rt: Runtime) -> Found:
-    workers = {worker.id: worker for worker in await rt.store.workers()}
-    infos = await rt.sessions(limit=1000)
+    workers = {worker.id: worker for worker in await core_of(rt).store.workers()}
+    infos = await rt.list_sessions(limit=1000)
     for info in infos:
         if not info.active and not info.waiting_inputs:
             continue
         owner = workers.get(info.owner) if info.owner else None
         if info.owner_alive:
             raise _busy(owner.pid if owner else None)
-        return Found(rt.existing(info.name), info, owner.pid if owner else None, len(infos))
+        return Found(rt.get_session(info.name), info, owner.pid if owner else None, len(infos))
     new = await rt.session(f"trip-{len(infos) + 1}", agent="travel")
     return Found(new, None, None, len(infos) + 1)
 
@@ -132,7 +131,7 @@ async def _refuse_if_alive(tour: Tour) -> None:
     alive: list[int] = []
     with contextlib.suppress(Error):  # a store that cannot be opened may be deleted
         async with Runtime(f"sqlite:///{tour.store}", worker=False) as rt:
-            alive = [worker.pid for worker in await rt.store.workers() if worker.alive]
+            alive = [worker.pid for worker in await core_of(rt).store.workers() if worker.alive]
     if alive:
         raise _busy(alive[0])
 
@@ -141,18 +140,18 @@ def _busy(pid: int | None) -> Error:
     return Error(
         Code.SESSION_BUSY,
         "a demo is already running here",
-        because=f"its worker, pid {pid}, is alive",
-        hint=f"wait for it, kill it ({kill_command(pid or 0)}), or use another folder: perdure demo --dir elsewhere",
+        because=f"the worker, pid {pid}, is alive",
+        hint=f"wait, kill the worker ({kill_command(pid or 0)}), or use another folder: perdure demo --dir elsewhere",
     )
 
 
 def kill_command(pid: int) -> str:
-    """What to type to kill a process at once, here."""
+    """Return the shell command that kills a process at once."""
     return f"taskkill /F /PID {pid}" if sys.platform == "win32" else f"kill -9 {pid}"
 
 
 def shown(path: Path) -> str:
-    """A path as one would type it."""
+    """Return a path relative to the current folder where that is shorter."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("..") else relative
 
@@ -167,7 +166,7 @@ def _banner(tour: Tour, pid: int) -> None:
 
 
 class _Show:
-    """Prints what becomes durable, as it does."""
+    """Printer of durable events."""
 
     def __init__(self, tour: Tour, found: Found, child: asyncio.subprocess.Process) -> None:
         self._tour = tour
@@ -183,7 +182,7 @@ class _Show:
         self._answers: set[asyncio.Future[None]] = set()
 
     async def run(self) -> int:
-        """Until the turn ends, the worker dies, or the user has had enough."""
+        """Print until the turn ends, the worker dies, or the user stops."""
         stop = asyncio.Event()
         with contextlib.suppress(NotImplementedError):  # Windows
             asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stop.set)
@@ -193,7 +192,7 @@ class _Show:
         await asyncio.wait({show, died, stopped}, return_when=asyncio.FIRST_COMPLETED)
         if self._asked and show.done() and not self._ended:
             return self._left(self._asked)
-        if died.done():  # the last things it saved are still to be shown
+        if died.done():  # its last records are still to be printed
             await asyncio.wait({show}, timeout=1.0)
         for task in (show, stopped):
             task.cancel()
@@ -207,7 +206,7 @@ class _Show:
         if self._found.interrupted and not self._found.interrupted.parked:
             await self._taken_over(self._found.interrupted)
         async for event in self._found.session.events():
-            if isinstance(event, Fact):
+            if isinstance(event, RecordEvent):
                 self._saved = event.cursor.seq
                 self._show(event)
                 self._asked = await self._question(event)
@@ -216,11 +215,11 @@ class _Show:
             if self._ended or (self._asked and not sys.stdin.isatty()):
                 return
 
-    async def _question(self, fact: Fact) -> PendingDecision | None:
-        """What the user is asked by this record, and has not answered yet."""
+    async def _question(self, fact: RecordEvent) -> PendingDecision | None:
+        """Return the approval that this record requests, unless it is decided."""
         match fact.record:
-            case EffectStarted(command=AwaitEvent(key=AwaitEventKey(wait=ToolApproval(), key_id=promise))):
-                found = await self._found.session.runtime.approvals.get(ask_id("approval", promise))
+            case EffectStarted(command=AwaitEvent(key=EventKey(wait=ToolApproval(), key_id=promise))):
+                found = await ref_of(self._found.session).runtime.approvals.get(ask_id("approval", promise))
             case _:
                 return None
         if found.status != "waiting":
@@ -229,22 +228,22 @@ class _Show:
         return found.question
 
     async def _allow(self, asked: PendingDecision) -> None:
-        with contextlib.suppress(Error):  # somebody else was quicker
-            await self._found.session.runtime.approvals.approve(asked.id, by="you", via="demo")
+        with contextlib.suppress(Error):  # decided elsewhere first
+            await ref_of(self._found.session).runtime.approvals.approve(asked.id, by="you", via="demo")
 
     async def _taken_over(self, left: StreamInfo) -> None:
-        """Say that the turn was recovered once it is true: another worker holds the session."""
+        """Report the recovery once another worker owns the session."""
         session = self._found.session
-        store = session.runtime.store
-        while (now := await store.stream(session.stream)) is None or now.fence == left.fence:  # noqa: ASYNC110 - another process decides
+        store = ref_of(session).runtime.store
+        while (now := await store.stream(ref_of(session).stream)) is None or now.fence == left.fence:  # noqa: ASYNC110 - another process decides
             await asyncio.sleep(0.02)
         worker = f"worker {self._found.dead_pid}" if self._found.dead_pid else "its worker"
-        last = ago(left.updated_at, session.runtime.clock.wall_ms())
+        last = ago(left.updated_at, ref_of(session).runtime.clock.wall_ms())
         say(f"Recovered 1 interrupted turn ({worker} is gone; last step saved {last})", "ok")
 
     # --- rows
 
-    def _show(self, fact: Fact) -> None:
+    def _show(self, fact: RecordEvent) -> None:
         line = self._reader.line(fact)
         if line.begun and line.seq <= self._old:
             self._broken_off.add(line.effect)
@@ -265,7 +264,7 @@ class _Show:
             case _:
                 pass
 
-    def _settled(self, line: Line) -> None:
+    def _settled(self, line: JournalLine) -> None:
         if line.seq <= self._old:
             _row(line, "", "replayed", took_ms=0, tokens=0)
         elif line.kind == "probe":
@@ -275,12 +274,12 @@ class _Show:
         elif line.tone == "doubt":
             _row(line, line.tone, "in doubt: the worker died, no outcome was saved")
         elif line.effect in self._broken_off:
-            _row(line, line.tone, "broken off by the crash, re-run, saved")
+            _row(line, line.tone, "cut off by the crash, re-run, saved")
         else:
             _row(line, line.tone, "saved", took_ms=line.ms, tokens=line.tokens)
 
-    def _running(self, line: Line) -> None:
-        slow = f"  <- {self._tour.dawdle_s:g} s slow on purpose" if self._tour.dawdle_s >= 1 else ""
+    def _running(self, line: JournalLine) -> None:
+        slow = f"  <- {self._tour.delay_s:g} s slow on purpose" if self._tour.delay_s >= 1 else ""
         _row(line, "", f"running, attempt {line.attempt}{slow}")
         say()
         say(f"  Break it now, in another terminal:   {kill_command(self._child.pid)}", "warn")
@@ -290,7 +289,7 @@ class _Show:
         _columns(self._saved, "approval", asked.tool, "waiting for you", "warn")
         say()
         if sys.stdin.isatty():
-            say("  Allow it: press Enter here, or in another terminal", "warn")
+            say("  Approve: press Enter here, or in another terminal", "warn")
             say(f"      {self._approve(asked)}", "warn")
             say(f"  Or break it once more:   {kill_command(self._child.pid)}", "warn")
             say()
@@ -301,21 +300,21 @@ class _Show:
     # --- endings
 
     def _left(self, asked: PendingDecision) -> int:
-        """Nobody is here to ask: the question stays, and the worker need not."""
+        """End without a terminal: the request stays in the store, the worker may stop."""
         self._outside()
         say()
-        say("  The question waits in the store. Nothing runs meanwhile; nothing is lost.", "warn")
-        say(f"  Allow it                          {self._approve(asked)}")
+        say("  The approval request is in the store. Nothing runs meanwhile; nothing is lost.", "warn")
+        say(f"  Approve                           {self._approve(asked)}")
         say(f"  Carry on with the same command:   {self._tour.command}")
         return AT_APPROVAL
 
     def _outside(self) -> bool:
-        """Say whether what happened outside is what should have."""
+        """Report whether the number of charges is as expected."""
         charges, expected = len(self._tour.ledger.charges()), self._found.bookings
         each = "" if expected == 1 else ", one per session"
         good = charges == expected
         counted = f"ledger has {count(charges, 'charge')} (expected {expected}{each})"
-        say(f"  Check the outside world:  {counted}  {'OK' if good else 'FAIL'}", "ok" if good else "fail")
+        say(f"  Check the ledger:   {counted}  {'OK' if good else 'FAIL'}", "ok" if good else "fail")
         return good
 
     def _finish(self, ended: TurnEnded) -> int:
@@ -328,7 +327,7 @@ class _Show:
             good = False
         db = shown(self._tour.store)
         say()
-        say(f"  Look inside   perdure journal list {self._found.session.id} --db {db}")
+        say(f"  Look inside   perdure journal show {self._found.session.id} --db {db}")
         say(f"  Once more     {self._tour.command}")
         say("  Unattended    perdure demo --auto     (kills its worker at every step)")
         return OK if good else FAILED
@@ -342,7 +341,7 @@ class _Show:
 
     def _stopped(self) -> int:
         say()
-        say("  Stopped: the worker was killed, like in any crash. Nothing is lost.", "warn")
+        say("  Stopped: the worker was killed, as in a crash. Nothing is lost.", "warn")
         say(f"  Carry on with the same command:   {self._tour.command}")
         return INTERRUPTED
 
@@ -353,7 +352,7 @@ _VERDICTS = {
 }
 
 
-def _row(line: Line, tone: str, state: str, *, took_ms: int | None = None, tokens: int | None = None) -> None:
+def _row(line: JournalLine, tone: str, state: str, *, took_ms: int | None = None, tokens: int | None = None) -> None:
     spent = f"{took(took_ms) if took_ms is not None else '':>8}  {f'{tokens} tok' if tokens is not None else '':>7}"
     numbers = f"{spent}  " if took_ms is not None else ""
     _columns(line.seq, line.kind, line.name, f"{numbers}{state}", "" if tone == "ok" else tone)
@@ -364,7 +363,7 @@ def _columns(seq: int, kind: str, name: str, rest: str, tone: str) -> None:
 
 
 def _on_enter(then: Callable[[], object]) -> None:
-    """Do something when the user presses Enter; a thread waits for that, and ends with the process."""
+    """Call `then` when the user presses Enter. The waiting thread ends with the process."""
     loop = asyncio.get_running_loop()
 
     def read() -> None:

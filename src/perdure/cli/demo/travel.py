@@ -1,6 +1,4 @@
-"""The agent of the demo: it searches flights, charges a card, slowly, after the money has moved, and sends an e-mail,
-which a person must allow.
-"""
+"""The agent of the demo: searches flights, charges a card slowly, and sends an e-mail that needs an approval."""
 
 from __future__ import annotations
 
@@ -9,15 +7,15 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
-from perdure.cli.demo.ledger import Charge, Email, Ledger, Outbox
+from perdure.cli.demo.ledger import Charge, DemoLedger, Email, Mailbox
 from perdure.codec import Json
-from perdure.models.protocol import ModelEvent, ModelRequest, TextDelta
+from perdure.models.protocol import ModelEvent, ModelRequest, TextPiece
 from perdure.models.simulated import TravelModel
 from perdure.runtime.agent import Agent
 from perdure.tools.context import ToolContext
 from perdure.tools.decorator import tool
 from perdure.tools.verdicts import DidNotHappen, Happened, Verdict
-from perdure.vocab.messages import ToolResult
+from perdure.vocab.messages import ToolResultPart
 
 AGENT = "travel"
 INPUT = "Book me a flight to Lisbon, 2 nights."
@@ -28,22 +26,22 @@ INSTRUCTIONS = (
 
 
 def _survive(place: str) -> None:
-    """What happens at the places of a demo where nobody wants it killed."""
+    """Do nothing: the default of `TravelWorld.passing`."""
 
 
 @dataclass(frozen=True, slots=True)
-class World:
-    """What the tools of the demo act on. `passing` is told of every place a crash could find interesting."""
+class TravelWorld:
+    """The dependencies of the demo's tools. `passing` is called at each place where a kill is interesting."""
 
-    ledger: Ledger
-    outbox: Outbox
-    dawdle_s: float = 0.0
+    ledger: DemoLedger
+    outbox: Mailbox
+    delay_s: float = 0.0
     pace_s: float = 0.0
     passing: Callable[[str], None] = field(default=_survive)
 
 
 @tool(effect="pure")
-async def search_flights(ctx: ToolContext[World], city: str) -> list[Json]:
+async def search_flights(ctx: ToolContext[TravelWorld], city: str) -> list[Json]:
     """Search flights to a city.
 
     Args:
@@ -57,15 +55,15 @@ async def search_flights(ctx: ToolContext[World], city: str) -> list[Json]:
     ]
 
 
-async def was_charged(ctx: ToolContext[World]) -> Verdict:
-    """Ask the bank by idempotency key: is there a charge under it?"""
+async def was_charged(ctx: ToolContext[TravelWorld]) -> Verdict:
+    """Look up a charge by its idempotency key."""
     ctx.deps.passing("probe")
     charge = ctx.deps.ledger.find(ctx.idempotency_key)
     return Happened({"receipt": charge.receipt, "cents": charge.cents}) if charge else DidNotHappen()
 
 
 @tool(effect="once", probe=was_charged)
-async def charge_card(ctx: ToolContext[World], amount_cents: int, description: str) -> Json:
+async def charge_card(ctx: ToolContext[TravelWorld], amount_cents: int, description: str) -> Json:
     """Charge the customer's card.
 
     Args:
@@ -77,17 +75,17 @@ async def charge_card(ctx: ToolContext[World], amount_cents: int, description: s
     charge = Charge(time.time_ns() // 1_000_000, ctx.session_id, amount_cents, description, ctx.idempotency_key)
     world.ledger.charge(charge)
     world.passing("post-charge")
-    await asyncio.sleep(world.dawdle_s)  # the money has moved and nobody knows it yet: the worst moment to be killed
+    await asyncio.sleep(world.delay_s)  # charged and not recorded: the worst time for a kill
     return {"receipt": charge.receipt, "cents": amount_cents}
 
 
-async def was_sent(ctx: ToolContext[World]) -> Verdict:
-    """Look into the outbox: was it sent under this key?"""
+async def was_sent(ctx: ToolContext[TravelWorld]) -> Verdict:
+    """Look up an e-mail by its idempotency key."""
     return Happened("sent") if ctx.deps.outbox.has(ctx.idempotency_key) else DidNotHappen()
 
 
-@tool(effect="once", probe=was_sent, approve=True)
-async def send_email(ctx: ToolContext[World], to: str, subject: str) -> str:
+@tool(effect="once", probe=was_sent, needs_approval=True)
+async def send_email(ctx: ToolContext[TravelWorld], to: str, subject: str) -> str:
     """Send an e-mail to the customer.
 
     Args:
@@ -102,25 +100,25 @@ async def send_email(ctx: ToolContext[World], to: str, subject: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WatchedModel:
-    """`sim:travel`, telling the world when it is in the middle of a reply."""
+    """`sim:travel` with a call of `passing` in the middle of each reply."""
 
-    world: World
+    world: TravelWorld
     inner: TravelModel
     name: str = "sim:travel"
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
-        """Stream a reply; the place is `model-1` for the first reply of the turn, and so on."""
-        answered = sum(isinstance(part, ToolResult) for message in request.messages for part in message.parts)
+        """Stream a reply. The place is `model-1` in the first reply of the turn, and so on."""
+        answered = sum(isinstance(part, ToolResultPart) for message in request.messages for part in message.parts)
         begun = False
         async for event in self.inner.stream(request):
             yield event
-            if isinstance(event, TextDelta) and not begun:
+            if isinstance(event, TextPiece) and not begun:
                 begun = True
                 self.world.passing(f"model-{answered + 1}")
 
 
-def travel_agent(world: World, *, delta_ms: int = 0, model: str = "") -> Agent:
-    """The agent, on a model that needs no key, or on this one."""
+def travel_agent(world: TravelWorld, *, delta_ms: int = 0, model: str = "") -> Agent:
+    """Return the agent, on the simulated model unless `model` names another."""
     return Agent(
         AGENT,
         model=model or WatchedModel(world, TravelModel(delta_ms=delta_ms)),

@@ -1,7 +1,7 @@
-"""The worker of the demo, a process of its own so that there is something to kill.
+"""The worker process of the demo, to be killed.
 
-`python -m perdure.cli.demo.worker STORE LEDGER OUTBOX SESSION`: takes up what is unfinished, sends the booking under a
-key (the same again is the same input), works until it is answered, and ends with 0.
+`python -m perdure.cli.demo.worker STORE LEDGER OUTBOX SESSION` takes over unfinished work and sends the booking under a
+key, so that a repeated send is one input. The process exits with 0 when the turn has finished.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from perdure.cli.demo.ledger import Ledger, Outbox
-from perdure.cli.demo.travel import AGENT, INPUT, World, travel_agent
+from perdure.cli.demo.ledger import DemoLedger, Mailbox
+from perdure.cli.demo.travel import AGENT, INPUT, TravelWorld, travel_agent
 from perdure.runtime.clock import SystemClock
 from perdure.runtime.runtime import Runtime
 from perdure.store.sqlite.store import SqliteStore
 from perdure.testing.crash import die, tripwire_from_environment
 
 DIE_IN = "PERDURE_DEMO_DIE_IN"
-"""A place inside a tool or a model call at which the process kills itself."""
+"""A place inside a tool or a model call where the process kills itself."""
 
 
 def _passing() -> Callable[[str], None]:
@@ -36,8 +36,7 @@ def _passing() -> Callable[[str], None]:
 
 
 def live(arguments: Sequence[str], environment: Mapping[str, str], errors: str) -> NoReturn:
-    """Be a worker in a process that was forked for it, with this environment and nothing else of ours in it; what it
-    complains about goes into a file."""
+    """Run a worker in a forked process, with only this environment. The file `errors` receives its stderr."""
     for name in [name for name in os.environ if name.startswith("PERDURE_")]:
         del os.environ[name]
     os.environ.update(environment)
@@ -51,15 +50,17 @@ def _arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("ledger", type=Path)
     parser.add_argument("outbox", type=Path)
     parser.add_argument("session")
-    parser.add_argument("--dawdle", type=float, default=0.0)
+    parser.add_argument("--delay", type=float, default=0.0)
     parser.add_argument("--pace", type=float, default=0.0)
     parser.add_argument("--model", default="")
     return parser.parse_args(given)
 
 
 async def work(args: argparse.Namespace) -> int:
-    """Work the booking to its end."""
-    world = World(Ledger(args.ledger), Outbox(args.outbox), dawdle_s=args.dawdle, pace_s=args.pace, passing=_passing())
+    """Send the booking and wait for its result."""
+    world = TravelWorld(
+        DemoLedger(args.ledger), Mailbox(args.outbox), delay_s=args.delay, pace_s=args.pace, passing=_passing()
+    )
     agent = travel_agent(world, delta_ms=round(args.pace * 1000 / 6), model=args.model)
     store = tripwire_from_environment(SqliteStore(args.store, SystemClock()))
     async with Runtime(store, agents=[agent], deps=world) as rt:

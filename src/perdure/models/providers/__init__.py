@@ -1,4 +1,4 @@
-"""Models of providers, through the Model classes of Pydantic AI: names, credentials, and the mapping both ways.
+"""Provider models through the Model classes of Pydantic AI: names, credentials, and the mapping both ways.
 
-Nothing here imports Pydantic AI or an SDK before a model is asked: that takes seconds, and needs an extra.
+No module here imports Pydantic AI or an SDK before a model is called: that takes seconds and needs an extra.
 """

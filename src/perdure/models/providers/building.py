@@ -1,4 +1,7 @@
-"""From a name and credentials to a Model of Pydantic AI. Its SDK's own retries are off: attempts are the runtime's."""
+"""Construction of Pydantic AI models from a name and credentials.
+
+SDK retries are off; the runtime makes the attempts.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +39,11 @@ _PACKAGES: Mapping[Wire, str] = {
 }
 
 NO_KEY = "no-key"
-"""What a server that wants no key is sent in its place."""
+"""The key sent to a server that needs none."""
 
 
 def check(provider: Provider, credentials: ProviderCredentials) -> None:
-    """Refuse what cannot be asked.
+    """Raise if a provider cannot be called.
 
     Raises:
         Error: `model_key_missing`.
@@ -55,14 +58,14 @@ def check(provider: Provider, credentials: ProviderCredentials) -> None:
 
 
 def lacks(provider: Provider, credentials: ProviderCredentials) -> Literal["address", "key"] | None:
-    """What is not there that a provider cannot be reached without."""
+    """Return the missing requirement of a provider, or None."""
     if provider.family == "openai-compatible" and credentials.base_url is None:
         return "address"
     return "key" if credentials.api_key is None and not provider.keyless else None
 
 
 def load(provider: Provider) -> None:
-    """Import what a provider needs. It takes seconds the first time, so do it in a thread.
+    """Import a provider's modules. The first import takes seconds, so call this in a thread.
 
     Raises:
         Error: `model_package_missing`.
@@ -75,18 +78,18 @@ def load(provider: Provider) -> None:
 
 
 def is_installed(provider: Provider) -> bool:
-    """Whether what a provider needs is there, as far as that can be seen without importing it."""
+    """Return True if the provider's packages can be found, without importing them."""
     try:
         return all(find_spec(package) for package in ("pydantic_ai", _PACKAGES[provider.wire]))
-    except ModuleNotFoundError:  # of a package in another, not even that one
+    except ModuleNotFoundError:  # the parent package is missing
         return False
 
 
 def build(provider: Provider, name: str, credentials: ProviderCredentials, http: httpx2.AsyncClient) -> Model[Any]:
-    """The model, speaking through this client.
+    """Return the model, using this HTTP client.
 
     Raises:
-        Error: `model_key_missing`; `model_unknown` for a name that the provider cannot have.
+        Error: `model_key_missing`; `model_unknown` for an invalid name.
     """
     from pydantic_ai.exceptions import UserError
 
@@ -131,14 +134,14 @@ def _chat(provider: Provider, name: str, key: str, base_url: str | None, http: h
 
     from perdure.models.providers.counting import ChatModel
 
-    whole = OpenAIModelProfile(openai_chat_streaming_requires_finish_reason=True)  # else a cut stream is a reply
+    whole = OpenAIModelProfile(openai_chat_streaming_requires_finish_reason=True)  # else a cut stream counts as a reply
     if provider.family == "openai":
         return ChatModel(name, provider=OpenAIProvider(base_url, key, http_client=http), profile=whole)
-    assert base_url is not None  # `check` insists on it where there is no default
+    assert base_url is not None  # `check` requires it where there is no default
     compatible = OpenAICompatibleProvider(
         provider.family, base_url=base_url, api_key=key, http_client=http, profile=profiles_of(provider.family)
     )
-    if provider.family == "openrouter":  # it has signatures of thoughts, and files, that nobody else puts there
+    if provider.family == "openrouter":  # its replies contain thought signatures and files of its own format
         from pydantic_ai.models.openrouter import OpenRouterModel
 
         return OpenRouterModel(name, provider=compatible, profile=whole)
@@ -146,7 +149,7 @@ def _chat(provider: Provider, name: str, key: str, base_url: str | None, http: h
 
 
 def _bedrock(name: str, credentials: ProviderCredentials, base_url: str | None) -> Model[Any]:
-    """The SDK of Bedrock finds the keys and profiles of AWS by itself; any other key is a bearer token."""
+    """Return a Bedrock model. Its SDK finds the keys and profiles of AWS; any other key is a bearer token."""
     from pydantic_ai.models.bedrock import BedrockConverseModel
     from pydantic_ai.providers import bedrock as theirs
 

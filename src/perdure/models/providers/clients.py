@@ -1,4 +1,4 @@
-"""One HTTP client for each event loop: connections belong to the loop that opened them."""
+"""One HTTP client per event loop, because connections belong to the loop that opened them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 CONNECT_S = 10
 READ_S = 300
-"""How long a provider may be silent. What counts as a stalled stream is judged by whoever reads it."""
+"""Read timeout of a provider connection. Stalled streams are detected by the reader."""
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ def _here() -> _Clients:
 
 
 def http_client() -> httpx2.AsyncClient:
-    """The client of the running loop, made on first use."""
+    """Return the client of the running loop, created on first use."""
     import httpx2
 
     from perdure.models.providers.plain_events import make_plain
@@ -44,12 +44,12 @@ def http_client() -> httpx2.AsyncClient:
 
 
 def hold() -> None:
-    """Somebody on this loop may ask models of providers."""
+    """Register a user of this loop's client."""
     _here().holders += 1
 
 
 async def release() -> None:
-    """One less; the last one closes the connections."""
+    """Unregister a user; the last one closes the connections."""
     here = _here()
     here.holders -= 1
     if here.holders <= 0 and here.http is not None:

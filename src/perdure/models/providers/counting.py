@@ -1,4 +1,4 @@
-"""Chat Completions as all servers stream them. Imported when a model is built, since it needs the SDK."""
+"""Chat Completions with the usage reports of all servers. Imported when a model is built, since it needs the SDK."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class _Stream(OpenAIStreamedResponse):
-    """What a piece says of the tokens is the whole so far: some servers say it once, some with every piece."""
+    """A stream whose usage reports are cumulative: some servers report once, some in every chunk."""
 
     def _add_usage(self, usage: RequestUsage, *, reported: bool, cumulative: bool = False) -> None:
         super()._add_usage(usage, reported=reported, cumulative=cumulative or reported)

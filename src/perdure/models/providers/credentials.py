@@ -1,4 +1,4 @@
-"""Where the key of a provider comes from: what the host gave, then the environment, then `perdure.toml`."""
+"""Credentials of providers: from the application, then the environment, then `perdure.toml`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ FILE = "perdure.toml"
 
 
 class LocalCredentials:
-    """The credentials of this process: those of its environment, then those of `perdure.toml` in its folder.
+    """Credentials of this process: from its environment, then from `perdure.toml` in its working directory.
 
-    Both are read when they are asked for, so a key that is set later is found.
+    Both are read on demand, so a key that is set later is found.
     """
 
     def __init__(self, environment: Mapping[str, str] | None = None, file: Path | None = None) -> None:
@@ -27,18 +27,18 @@ class LocalCredentials:
         self._file = file
 
     def of(self, provider: Provider) -> ProviderCredentials:
-        """What reaches a provider, as far as this process knows."""
+        """Return the known credentials of a provider."""
         section = self._section(provider.family)
         key = next((key for _, key in self._keys(provider, section) if key), None)
         base_url = self._said(provider.base_url_variable) or section.get("base_url", "").strip()
         return ProviderCredentials(Secret(key) if key else None, base_url or None)
 
     def key_from(self, provider: Provider) -> str | None:
-        """Where the key of a provider stands: the name of a variable, or of the file. None: there is none."""
+        """Return the source of a provider's key, the name of a variable or of the file, or None."""
         return next((place for place, key in self._keys(provider, self._section(provider.family)) if key), None)
 
     def _keys(self, provider: Provider, section: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-        """Every place where a key may stand, in the order in which they count, and what stands there."""
+        """Yield every possible source of a key and its value, in order of precedence."""
         for name in provider.keys:
             yield name, self._said(name)
         yield FILE, section.get("api_key", "").strip()
@@ -46,7 +46,7 @@ class LocalCredentials:
         yield named, self._said(named)
 
     def _said(self, name: str) -> str:
-        """What a variable says, without the end of the line that a key from a file often has."""
+        """Return the value of a variable, without the trailing newline that a key from a file often has."""
         return self._environment.get(name, "").strip()
 
     def _section(self, family: str) -> dict[str, str]:
@@ -66,7 +66,7 @@ class LocalCredentials:
 
 
 def key_missing(provider: Provider) -> Error:
-    """The refusal of a model whose provider nobody gave a key for."""
+    """Return the error for a provider without a key."""
     return Error(
         Code.MODEL_KEY_MISSING,
         f'no API key for provider "{provider.family}"',
@@ -77,7 +77,7 @@ def key_missing(provider: Provider) -> Error:
 
 
 def address_missing(provider: Provider) -> Error:
-    """The refusal of a compatible server that nobody said the address of."""
+    """Return the error for a compatible server without an address."""
     return Error(
         Code.MODEL_KEY_MISSING,
         f'no address for provider "{provider.family}"',
@@ -88,7 +88,7 @@ def address_missing(provider: Provider) -> Error:
 
 
 def package_missing(provider: Provider, package: str) -> Error:
-    """The refusal of a model whose SDK is not installed."""
+    """Return the error for a model whose SDK is not installed."""
     return Error(
         Code.MODEL_PACKAGE_MISSING,
         f'the provider "{provider.name}" needs packages that are not installed',

@@ -1,4 +1,4 @@
-"""What went wrong at a provider, in our kinds: whether asking again can help, and after how long."""
+"""Provider failures as Perdure's error kinds: whether a retry can help, and after which delay."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 MAX_MESSAGE_CHARS = 1024
 MAX_RETRY_AFTER_MS = 60_000
-"""A provider that wants us to wait longer is not waited for in the middle of a turn."""
+"""Upper bound of a provider's requested delay; a longer one ends the retries."""
 
 _TRANSIENT = frozenset({408, 409, 429}) | frozenset(range(500, 600)) - {501}
 
 
 def failure_of(problem: Exception, *, secret: str | None = None, spent: Usage = Usage()) -> ModelError | None:
-    """The error of ours that an exception of Pydantic AI or of the connection means; None if it is neither."""
+    """Return the model error for an exception of Pydantic AI or of the connection, or None for any other."""
     import httpx2
     from pydantic_ai import exceptions as theirs
 
@@ -35,7 +35,7 @@ def failure_of(problem: Exception, *, secret: str | None = None, spent: Usage = 
         case theirs.UserError() | NotImplementedError():
             error = LlmError(kind="invalid", message=str(problem))
         case RuntimeError() if str(problem).startswith("Unsupported") or str(problem).endswith("not supported"):
-            # of a kind of file, or of call, for want of a class
+            # unsupported files and calls, for which the library has no exception class
             error = LlmError(kind="invalid", message=str(problem))
         case httpx2.TimeoutException():
             error = LlmError(kind="stall", message=_named(problem), retryable=True)
@@ -57,7 +57,7 @@ def failure_of(problem: Exception, *, secret: str | None = None, spent: Usage = 
 
 
 def of_the_line(problem: Exception) -> bool:
-    """Whether we could not ask, rather than that we got an answer: what the provider works on by itself goes on."""
+    """Return True if the request failed on the way, so that the provider's background job continues."""
     import httpx2
     from pydantic_ai import exceptions as theirs
 
@@ -109,7 +109,7 @@ def _kind(problem: ModelAPIError, status: int | None) -> tuple[LlmErrorKind, boo
 
 
 def _by_status(status: int | None) -> tuple[LlmErrorKind, bool]:
-    """What a status alone says. An answer without one that is not in any category was no answer we could read."""
+    """Return the kind for an HTTP status. Without a status and a category, the answer was unreadable."""
     if status is None:
         return "stream_cut", True
     if status == 413:
@@ -118,7 +118,7 @@ def _by_status(status: int | None) -> tuple[LlmErrorKind, bool]:
 
 
 def _said(body: object) -> str:
-    """The sentence in an error body, wherever the provider puts it."""
+    """Return the message in an error body, at any of the usual places."""
     if not isinstance(body, dict):
         return ""
     fields = {name.lower(): value for name, value in cast("dict[str, object]", body).items()}

@@ -1,4 +1,4 @@
-"""Conversations in the format of Pydantic AI, and back: for those who come from it, or go on with it elsewhere."""
+"""Conversion of conversations to and from the format of Pydantic AI."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from perdure.models.protocol import ModelReply, ModelRequest, adopt, made_files
 from perdure.models.providers.incoming import answer_parts
 from perdure.models.providers.outgoing import Outgoing
 from perdure.vocab.blobs import Blob, blob_of
-from perdure.vocab.messages import AttachmentRef, File, Image, Message, Part, Text, ToolCall, ToolResult
+from perdure.vocab.messages import AttachmentRef, File, ImagePart, Message, Part, Text, ToolCall, ToolResultPart
 from perdure.vocab.usage import Usage
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ _SYSTEMS = {"responses": "openai", "chat": "openai", "anthropic": "anthropic", "
 def to_pydantic_ai(
     messages: Sequence[Message], *, instructions: str = "", attachments: Mapping[BlobHash, bytes] | None = None
 ) -> list[m.ModelMessage]:
-    """A conversation as theirs: `to_pydantic_ai(await session.history())`. Bytes of attachments are given by hash.
+    """Convert a conversation: `to_pydantic_ai(await session.history())`. Bytes of attachments are passed by hash.
 
-    `ModelMessagesTypeAdapter` of theirs makes JSON of it.
+    Pydantic AI's `ModelMessagesTypeAdapter` serializes the result.
     """
     request = ModelRequest("", instructions, tuple(messages), (), attachments=attachments or {})
     told = _Exporting(request, cast("Model[Any]", _Origin("")), "").messages()
@@ -38,7 +38,7 @@ def to_pydantic_ai(
 
 @dataclass(frozen=True, slots=True)
 class _Origin:
-    """Stands for the model that a reply came from."""
+    """A stand-in for the model that a reply came from."""
 
     system: str
     base_url: str | None = None
@@ -46,7 +46,7 @@ class _Origin:
 
 
 class _Exporting(Outgoing):
-    """What was kept for a provider stays with the part it belongs to, under that provider's name."""
+    """A conversion that keeps each part's provider state, under the name of its provider."""
 
     def _said(self, part: Part) -> Iterable[m.ModelResponsePart]:
         self._route = getattr(part, "route", "")
@@ -59,7 +59,7 @@ class _Exporting(Outgoing):
 
 @dataclass(slots=True)
 class Imported:
-    """A conversation that came from Pydantic AI: messages of ours, the bytes they refer to, and its instructions."""
+    """A conversation from Pydantic AI: messages, the bytes they refer to, and the instructions."""
 
     messages: list[Message] = field(default_factory=list[Message])
     blobs: list[Blob] = field(default_factory=list[Blob])
@@ -67,7 +67,7 @@ class Imported:
 
 
 def from_pydantic_ai(messages: Sequence[m.ModelMessage]) -> Imported:
-    """Their conversation as ours. What only a provider understands is left out: nobody knows its route any more."""
+    """Convert a conversation of Pydantic AI. Provider state is dropped, because its route is unknown."""
     imported = Imported()
     calls: dict[str, ToolCall] = {}
     for number, message in enumerate(messages):
@@ -84,7 +84,7 @@ def from_pydantic_ai(messages: Sequence[m.ModelMessage]) -> Imported:
 
 
 def _travels(part: Part) -> bool:
-    return isinstance(part, ToolCall | Image | File) or (isinstance(part, Text) and bool(part.text.strip()))
+    return isinstance(part, ToolCall | ImagePart | File) or (isinstance(part, Text) and bool(part.text.strip()))
 
 
 def _add_request(imported: Imported, request: m.ModelRequest, calls: dict[str, ToolCall]) -> None:
@@ -105,10 +105,10 @@ def _add_request(imported: Imported, request: m.ModelRequest, calls: dict[str, T
                     _add(imported, "user", [Text(text=str(text))])
 
 
-def _returned(part: m.ToolReturnPart, call: ToolCall) -> ToolResult:
+def _returned(part: m.ToolReturnPart, call: ToolCall) -> ToolResultPart:
     from pydantic_core import to_jsonable_python
 
-    return ToolResult(
+    return ToolResultPart(
         call=call.id,
         name=call.name,
         output=to_jsonable_python(part.content),
@@ -125,7 +125,7 @@ def _shown(imported: Imported, item: object) -> Part:
             blob = blob_of(item.data, item.media_type)
             imported.blobs.append(blob)
             ref = AttachmentRef(hash=blob.hash, media_type=item.media_type, size=len(item.data))
-            return Image(ref=ref) if item.media_type.startswith("image/") else File(ref=ref)
+            return ImagePart(ref=ref) if item.media_type.startswith("image/") else File(ref=ref)
         case m.FileUrl(url=url):
             return Text(text=url)
         case m.TextContent(content=text):
@@ -135,7 +135,7 @@ def _shown(imported: Imported, item: object) -> Part:
 
 
 def _add(imported: Imported, role: Any, parts: Sequence[Part]) -> None:  # noqa: ANN401 - one of the roles
-    """What the same side says next belongs to what it said before."""
+    """Add parts, merged into the last message if that has the same role."""
     if not parts:
         return
     last = imported.messages[-1] if imported.messages else None

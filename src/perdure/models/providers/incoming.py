@@ -1,4 +1,4 @@
-"""A reply of Pydantic AI in our words: parts, why it ended, and what it cost, in buckets that do not overlap."""
+"""Convert a Pydantic AI response to a `Reply`: parts, finish reason, usage."""
 
 from __future__ import annotations
 
@@ -27,22 +27,24 @@ _FINISH: dict[str | None, FinishReason] = {
 }
 _LATER: dict[str, FinishReason] = {"IMAGE_RECITATION": "content_filter"}
 _BROKEN = frozenset({"MALFORMED_RESPONSE", "MISSING_THOUGHT_SIGNATURE", "TOO_MANY_TOOL_CALLS", "IMAGE_OTHER"})
-"""Reasons that the library does not know yet, and what they are."""
+"""Finish reasons that the library does not map yet."""
 MOST_TOKENS = 1 << 40
-"""More than any reply has: a server that says so has made it up."""
+"""Upper bound of a token count; larger reports are invalid."""
 RESPONSE = "response"
 """The kind of an `Opaque` that belongs to a whole reply."""
 COMMENTARY = "commentary"
-"""The phase of a message of OpenAI that is no part of the answer."""
+"""The phase of an OpenAI message that is no part of the answer."""
 _WANTED_BACK = ("container_id", "input_transformations")
-"""What the library looks for in earlier replies: where their code ran, and which thoughts were left out."""
+"""Details that the library looks up in earlier replies: the code container, and dropped thoughts."""
 
 
 def reply_of(response: m.ModelResponse, *, name: str, model: str, route: str) -> ModelReply:
-    """What a model answered. It has to say that it is over: an end alone, or an empty page, may be that of a proxy.
+    """Convert a complete response.
+
+    The response must state its end: a closed stream or an empty page may come from a proxy.
 
     Raises:
-        ModelError: it ended in the middle, or in an error.
+        ModelError: if the response ended early or in an error.
     """
     details = response.provider_details or {}
     reason = details.get("finish_reason")
@@ -65,7 +67,7 @@ def reply_of(response: m.ModelResponse, *, name: str, model: str, route: str) ->
 
 
 def answer_parts(part: m.ModelResponsePart, route: str) -> Iterable[AnswerPart]:
-    """One part of theirs in ours; nothing for an empty text, unless its provider wants something back with it."""
+    """Convert one part. An empty text is dropped, unless its provider needs state back with it."""
     from pydantic_ai import messages as m
 
     match part:
@@ -89,17 +91,17 @@ def answer_parts(part: m.ModelResponsePart, route: str) -> Iterable[AnswerPart]:
 
 
 def _word(said: object) -> str:
-    """A name or an id. Some servers have numbers for ids, and no SDK checks what it reads."""
+    """Return a name or an id as text. Some servers send numbers as ids, and no SDK validates them."""
     return said if isinstance(said, str) else "" if said is None else str(said)
 
 
 def _arguments(part: m.ToolCallPart) -> str:
-    """What the model wrote, also if it is no JSON: the library would make an object of that, and we a call."""
+    """Return the arguments as the model wrote them. The library would turn invalid JSON into an object."""
     return part.args or "" if isinstance(part.args, str | None) else part.args_as_json_str()
 
 
 def _state(part: m.TextPart | m.ThinkingPart | m.ToolCallPart | m.FilePart) -> Json:
-    """What its provider wants back with a part."""
+    """Return the provider state of a part."""
     kept: dict[str, Any] = {}
     if part.id is not None:
         kept["id"] = part.id
@@ -142,8 +144,9 @@ def _dumped(part: m.ModelResponsePart) -> Json:
 
 
 def usage_of(response: m.ModelResponse, model: str) -> Usage:
-    """What a reply cost, also one that broke off. A price that the library does not know, neither for the model that
-    answered nor for the one that was asked, stays unknown.
+    """Return the usage of a response, complete or not.
+
+    The price is that of the answering model, else of the requested one; unknown if the library has neither.
     """
     usage = buckets_of(response.usage)
     for name in (response.model_name, model):
@@ -156,12 +159,12 @@ def usage_of(response: m.ModelResponse, model: str) -> Usage:
 
 
 def told_of(response: m.ModelResponse, model: str) -> Usage:
-    """What a provider has told of the cost of a reply that it did not end; nothing if it has told nothing."""
+    """Return the usage reported for an unfinished response, or zero usage."""
     return usage_of(response, model) if response.usage.has_values() else Usage()
 
 
 def priced(usage: Usage, model: str, provider: str) -> int | None:
-    """What tokens that nobody told of would cost, in billionths of a US dollar; None if the library does not know."""
+    """Return the price of estimated tokens in billionths of a US dollar, or None if the library does not know it."""
     from pydantic_ai.messages import ModelResponse
     from pydantic_ai.usage import RequestUsage
 
@@ -176,7 +179,7 @@ def priced(usage: Usage, model: str, provider: str) -> int | None:
 
 
 def buckets_of(usage: RequestUsage) -> Usage:
-    """The buckets of theirs contain each other; ours do not overlap."""
+    """Convert the library's nested token counts to buckets that do not overlap."""
     read, wrote = _count(usage.cache_read_tokens), _count(usage.cache_write_tokens)
     output = _count(usage.output_tokens)
     reasoning = min(_count(usage.output_reasoning_tokens), output)
@@ -191,5 +194,5 @@ def buckets_of(usage: RequestUsage) -> Usage:
 
 
 def _count(tokens: float) -> int:
-    """Tokens as a number that can be summed up, whatever a server takes for one."""
+    """Return a server's token count as an integer within bounds."""
     return max(0, min(ceil(tokens), MOST_TOKENS))

@@ -1,4 +1,4 @@
-"""The providers there are, by the word before the colon in the name of a model, and what each needs."""
+"""The known providers, by the prefix of a model's name, and their requirements."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Wire = Literal["responses", "chat", "anthropic", "google", "bedrock"]
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """One provider: how it is spoken to, the extra that brings its SDK, and where its key and address may stand.
+    """One provider: wire protocol, extra with its SDK, and the sources of key and address.
 
-    `family` is whose credentials it uses. `base_url` is where it is if nobody says otherwise; None leaves that to the
-    SDK. `keyless`: it may be used without a key, as servers on one's own machine are.
+    `family` is the name under which credentials are stored. `base_url` is the default address; None leaves it to the
+    SDK. `keyless`: usable without a key, as local servers are.
     """
 
     name: str
@@ -63,7 +63,7 @@ PROVIDERS: Mapping[str, Provider] = {one.name: one for one in _KNOWN}
 
 
 def split(spec: str) -> tuple[Provider, str] | None:
-    """The provider and the model's own name in `provider:model`; None if it is not of that form."""
+    """Return the provider and its model name in `provider:model`, or None for any other form."""
     word, colon, model = spec.partition(":")
     provider = PROVIDERS.get(word)
     return (provider, model) if colon and provider and model.strip() == model and model else None

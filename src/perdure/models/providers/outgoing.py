@@ -1,7 +1,7 @@
-"""Our conversation in the messages of Pydantic AI: what goes to a provider.
+"""Conversion of a model request to the messages of Pydantic AI.
 
-Laws: the same conversation gives the same bytes, and a longer one begins with those of the shorter. What a provider
-gave us to keep (signatures, ids, details) goes back only to the route it came from; elsewhere it is left out.
+Laws: the same conversation gives the same bytes, and a longer one begins with those of the shorter. Provider state
+(signatures, ids, details) returns only to the route that issued it; on other routes it is left out.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from perdure.models.providers.incoming import RESPONSE
 from perdure.vocab.messages import (
     Citation,
     File,
-    Image,
+    ImagePart,
     Message,
     Opaque,
     Part,
     Text,
     Thinking,
     ToolCall,
-    ToolResult,
+    ToolResultPart,
 )
 from perdure.vocab.outcomes import LlmError
 
@@ -39,16 +39,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("perdure.models")
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-"""When everything was said, for a library that wants to know: no provider is told, and equal messages stay equal."""
+"""The constant timestamp of all messages, so that equal messages stay equal. Providers never see it."""
 
 _WIRE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _TEXTUAL = frozenset({"application/json", "application/xml", "application/yaml", "application/x-yaml"})
 _OURS = frozenset({"stream"})
-_FIXED = {"max_retries": "attempts are the runtime's own"}
+_FIXED = {"max_retries": "the runtime controls the attempts"}
 
 
 class Outgoing:
-    """One request on its way to one model, by one route."""
+    """One request to one model over one route."""
 
     def __init__(self, request: ModelRequest, model: Model[Any], route: str) -> None:
         self._request = request
@@ -60,10 +60,10 @@ class Outgoing:
     # --- settings and parameters
 
     def settings(self) -> ModelSettings:
-        """The settings, with the SDK's retries off.
+        """Return the settings, with the SDK's retries off.
 
         Raises:
-            ModelError: `invalid` for a setting that nobody knows.
+            ModelError: `invalid` for an unknown setting.
         """
         from pydantic_ai.settings import ModelSettings
 
@@ -71,15 +71,15 @@ class Outgoing:
         known = ModelSettings.__annotations__.keys()
         for name in given:
             if name in _FIXED or (name not in known and name not in _OURS and "_" not in name):
-                raise _refused(f"the setting {name!r} cannot be used: {_FIXED.get(name, 'no model knows it')}")
+                raise _refused(f"the setting {name!r} cannot be used: {_FIXED.get(name, 'it is unknown')}")
         settings = {name: value for name, value in given.items() if name not in _OURS}
         if self._request.tools and (self._request.tool_choice != "auto" or "tool_choice" not in settings):
             settings["tool_choice"] = self._request.tool_choice
-        once = {} if self._model.system == "bedrock" else {"max_retries": 0}  # the client of Bedrock was made so
+        once = {} if self._model.system == "bedrock" else {"max_retries": 0}  # Bedrock's client has retries off
         return cast("ModelSettings", {**settings, **once})
 
     def parameters(self) -> ModelRequestParameters:
-        """Tools, instructions, and the form of the answer."""
+        """Return tools, instructions and the form of the answer."""
         from pydantic_ai.messages import InstructionPart
         from pydantic_ai.models import ModelRequestParameters
         from pydantic_ai.tools import ToolDefinition
@@ -94,7 +94,7 @@ class Outgoing:
         return self._with_output(parameters) if self._request.output_spec is not None else parameters
 
     def _with_output(self, parameters: ModelRequestParameters) -> ModelRequestParameters:
-        """The answer must have a form: said to the provider if it can insist on it, else to the model."""
+        """Add the required form of the answer: enforced by the provider if supported, else as a prompt."""
         from dataclasses import replace
 
         from pydantic_ai.output import OutputObjectDefinition
@@ -113,7 +113,7 @@ class Outgoing:
     # --- messages
 
     def messages(self) -> list[m.ModelMessage]:
-        """The conversation. Requests that follow each other are one: results first, then what was said."""
+        """Return the conversation. Adjacent requests are merged: results first, then user content."""
         from pydantic_ai.messages import ModelRequest as TheirRequest
         from pydantic_ai.messages import ModelResponse
 
@@ -147,7 +147,7 @@ class Outgoing:
         content = [item for part in message.parts for item in self._shown(part)]
         if not content:
             return []
-        only_text = all(isinstance(item, str) for item in content)  # as one: some servers take nothing else
+        only_text = all(isinstance(item, str) for item in content)  # joined: some servers accept only one string
         said = "\n\n".join(cast("list[str]", content)) if only_text else content
         return [UserPromptPart(said, timestamp=EPOCH)]
 
@@ -155,25 +155,25 @@ class Outgoing:
         match part:
             case Text(text=text):
                 yield text
-            case Image() | File():
+            case ImagePart() | File():
                 yield self._bytes(part)
             case _:
                 return
 
-    def _bytes(self, part: Image | File) -> m.BinaryContent:
+    def _bytes(self, part: ImagePart | File) -> m.BinaryContent:
         from pydantic_ai.messages import BinaryContent
 
         data, media_type = self._request.attachments[part.ref.hash], part.ref.media_type
         return BinaryContent.narrow_type(BinaryContent(data, media_type=_known_to_all(data, media_type)))
 
     def _results(self, parts: tuple[Part, ...]) -> Iterable[m.ModelRequestPart]:
-        """Results in their order, each with the pictures that stand right behind it."""
+        """Yield results in order, each with the images that directly follow it."""
         from pydantic_ai.messages import ToolReturnPart
 
-        result: ToolResult | None = None
+        result: ToolResultPart | None = None
         files: list[m.BinaryContent] = []
         for part in (*parts, None):
-            if isinstance(part, ToolResult) or part is None:
+            if isinstance(part, ToolResultPart) or part is None:
                 if result is not None:
                     yield ToolReturnPart(
                         tool_name=result.name or "unknown",
@@ -183,18 +183,20 @@ class Outgoing:
                         timestamp=EPOCH,
                     )
                 result, files = part, []
-            elif isinstance(part, Image | File):
+            elif isinstance(part, ImagePart | File):
                 files.append(self._bytes(part))
 
     def _known(self, parts: tuple[Part, ...]) -> tuple[Part, ...]:
-        """The parts of a reply, without those that only the provider understands if one of these cannot be made out any
-        more: they belong together, and a conversation must go on without them rather than not at all."""
+        """Return the parts of a reply, without all opaque ones if any of them is unreadable.
+
+        They belong together, and the conversation must continue without them.
+        """
         try:
             for part in parts:
                 if isinstance(part, Opaque) and part.route == self._route and part.kind != RESPONSE:
                     _restored(part)
         except ValueError:
-            log.warning("what %s gave us to keep with a reply cannot be read, and is left out", self._model.system)
+            log.warning("unreadable provider state dropped provider=%s", self._model.system)
             return tuple(part for part in parts if not isinstance(part, Opaque))
         return parts
 
@@ -212,7 +214,7 @@ class Outgoing:
                 wire_id = self._wire_id(part.id, part.provider_id, part.route)
                 args = encode(part.args).decode()
                 yield ToolCallPart(part.name or "unknown", args, wire_id, **self._state(part))
-            case Image() | File():
+            case ImagePart() | File():
                 own: dict[str, Any] = {"provider_name": self._model.system}
                 yield FilePart(self._bytes(part), **(own | self._state(part)))
             case Opaque() if part.route == self._route and part.kind != RESPONSE:
@@ -221,12 +223,12 @@ class Outgoing:
                 return
 
     def _details(self, parts: tuple[Part, ...]) -> dict[str, Any] | None:
-        """What the provider gave us to keep with a whole reply."""
+        """Return the provider state of a whole reply."""
         kept = [p.state for p in parts if isinstance(p, Opaque) and (p.kind, p.route) == (RESPONSE, self._route)]
         return cast("dict[str, Any]", kept[0]) if kept else None
 
-    def _state(self, part: Text | Thinking | ToolCall | Image | File, *, always: bool = False) -> dict[str, Any]:
-        """What a provider gave us to keep with a part, if this is where it came from."""
+    def _state(self, part: Text | Thinking | ToolCall | ImagePart | File, *, always: bool = False) -> dict[str, Any]:
+        """Return the provider state of a part, if it came from this route."""
         if part.route != self._route or not (part.state or always):
             return {}
         kept = cast("dict[str, Any]", part.state or {})
@@ -237,7 +239,7 @@ class Outgoing:
         }
 
     def _wire_id(self, call: CallId, provider_id: str, route: str | None = None) -> str:
-        """The provider's own id where it is one and is not used twice; else one of ours, which any of them takes."""
+        """Return the provider's own id if it is valid and unused, else a derived id that every provider accepts."""
         if (known := self._wire_ids.get(call)) is not None:
             return known
         own = provider_id and provider_id not in self._used and route in (self._route, None, "")
@@ -249,15 +251,15 @@ class Outgoing:
 
 
 def settings_of(settings: Json) -> dict[str, Any]:
-    """Settings as names and values.
+    """Return settings as a dict.
 
     Raises:
-        ModelError: `invalid` if they are anything else.
+        ModelError: `invalid` for any other type.
     """
     if settings is None:
         return {}
     if not isinstance(settings, dict):
-        raise _refused("settings must be names and values, such as temperature and max_tokens")
+        raise _refused("settings must be a mapping of names to values, such as temperature and max_tokens")
     return cast("dict[str, Any]", settings)
 
 
@@ -266,7 +268,7 @@ def _refused(message: str) -> ModelError:
 
 
 def _known_to_all(data: bytes, media_type: str) -> str:
-    """Every provider reads plain text, and few any other kind of it."""
+    """Return text/plain for all UTF-8 text types, since few providers accept others."""
     kind = media_type.partition(";")[0].strip().lower()
     if not (kind.startswith("text/") or kind in _TEXTUAL):
         return media_type

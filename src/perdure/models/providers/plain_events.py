@@ -1,8 +1,7 @@
-"""Server-sent events as the SDKs of all providers understand them.
+"""Server-sent events in the form that all provider SDKs parse correctly.
 
-The protocol lets a server, or a proxy in between, begin with a byte order mark, end lines as on Windows, leave out the
-space behind a colon, and send comments and events without data to keep a line open. Of each of these some SDK loses a
-piece of the reply, or the whole of it; so none of them is passed on.
+The protocol allows a byte order mark, CRLF line ends, no space after a colon, comments, and events without data as
+keep-alives. Some SDKs lose a part or all of the reply on each of these, so they are normalized away.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ MARK = b"\xef\xbb\xbf"
 
 
 async def make_plain(response: httpx2.Response) -> None:
-    """Pass a stream of events through `PlainEvents`; one that is compressed is left as it is."""
+    """Wrap an event stream in `PlainEvents`; a compressed one is left unchanged."""
     kind = response.headers.get("content-type", "").lower()
     packed = response.headers.get("content-encoding", "identity").lower() != "identity"
     if kind.startswith("text/event-stream") and not packed and isinstance(response.stream, httpx2.AsyncByteStream):
@@ -23,14 +22,14 @@ async def make_plain(response: httpx2.Response) -> None:
 
 
 class PlainEvents(httpx2.AsyncByteStream):
-    """The same events, with nothing between them. What comes after the last whole line is given as it came."""
+    """The same events without anything between them. Bytes after the last complete line are passed on unchanged."""
 
     def __init__(self, given: httpx2.AsyncByteStream) -> None:
         self._given = given
         self._event: list[bytes] = []
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        """Whole events, as soon as they are there."""
+        """Yield complete events as soon as they arrive."""
         begun: list[bytes] = []
         first = True
         async for piece in self._given:
@@ -47,7 +46,7 @@ class PlainEvents(httpx2.AsyncByteStream):
             yield left
 
     def _ended(self, line: bytes) -> tuple[bytes, ...]:
-        """The event that a line ends, if it ends one."""
+        """Return the event that a line completes, if any."""
         if line:
             name, colon, value = line.partition(b":")
             if name:  # else it is a comment
@@ -57,5 +56,5 @@ class PlainEvents(httpx2.AsyncByteStream):
         return (b"\n".join((*event, b"", b"")),) if any(one.startswith(b"data") for one in event) else ()
 
     async def aclose(self) -> None:
-        """Close what is underneath."""
+        """Close the wrapped stream."""
         await self._given.aclose()

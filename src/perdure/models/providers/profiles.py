@@ -1,4 +1,4 @@
-"""What the models of compatible servers can do: each server has its own view of the same wire."""
+"""Model profiles of compatible servers, since each supports the wire protocol differently."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     Profiles = Callable[[str], ModelProfile | None]
 
 _GROQ_KEEPS_FORMS = ("openai/gpt-oss", "moonshotai/", "meta-llama/llama-4")
-"""The models of Groq that can be told the form of an answer; it refuses to be told for any other."""
+"""Groq models that accept an output schema; Groq refuses it for all others."""
 
 
 def profiles_of(family: str) -> Profiles | None:
-    """What Pydantic AI knows of the models of one server, by their names; None if it knows nothing special."""
+    """Return Pydantic AI's model profiles of one server, or None if it has none."""
     match family:
         case "deepseek":
             from pydantic_ai.providers.deepseek import DeepSeekProvider
@@ -41,7 +41,7 @@ def profiles_of(family: str) -> Profiles | None:
 
 
 def _made_by(vendor: str) -> Profiles:
-    """As for a model that a server names `vendor/model`."""
+    """Return the profiles of models that another server names `vendor/model`."""
     from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
 
     return lambda name: OpenAICompatibleProvider.model_profile(f"{vendor}/{name}")

@@ -1,4 +1,4 @@
-"""A model of a provider, as the runtime asks it: loaded when it is first asked, one attempt at a time."""
+"""A provider's model as the runtime calls it: loaded on first call, one attempt per call."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from perdure.models.protocol import (
     ModelEvent,
     ModelReply,
     ModelRequest,
-    TextDelta,
+    TextPiece,
     ThinkingDelta,
     UsageSoFar,
 )
@@ -47,24 +47,24 @@ if TYPE_CHECKING:
 log = logging.getLogger("perdure.models")
 
 UNREADABLE = (TypeError, AttributeError, AssertionError, LookupError, ValueError)
-"""What the library raises when an answer is not of the form that it expects: SDKs do not check what they read."""
+"""Exceptions of the library for a malformed answer: SDKs do not validate what they read."""
 MAX_PAUSES = 10
-"""How often a provider may pause one reply: it is paid for each time, and goes on only when it is asked."""
+"""How often a provider may pause one reply. Each pause is charged, and needs another request to continue."""
 LOOK_S = 0.02
-"""How often a stream is looked at whose job has no name yet."""
+"""Poll interval of a stream whose job id is not known yet."""
 
 Credentials = Callable[[Provider], Awaitable[ProviderCredentials]]
 
 
 async def of_this_process(provider: Provider) -> ProviderCredentials:
-    """What the environment and `perdure.toml` say."""
+    """Return the credentials in the environment and `perdure.toml`."""
     return LocalCredentials().of(provider)
 
 
 class ProviderModel:
-    """A model of a provider, such as `openai:gpt-5.2`. Made without a key, a network or an SDK; asked, it needs them.
+    """A provider's model, such as `openai:gpt-5.2`. Construction needs no key, network or SDK; a call does.
 
-    `model` is the name that the provider knows, `name` the one it is recorded under.
+    `model` is the provider's name of the model, `name` the one in records.
     """
 
     def __init__(self, name: str, provider: Provider, model: str, credentials: Credentials = of_this_process) -> None:
@@ -75,7 +75,7 @@ class ProviderModel:
         self._built: tuple[httpx2.AsyncClient, ProviderCredentials, TheirModel[Any]] | None = None
 
     def at(self, base_url: str) -> ProviderModel:
-        """The same model, reached at this address."""
+        """Return the same model at another base URL."""
 
         async def credentials(provider: Provider) -> ProviderCredentials:
             return replace(await self._credentials(provider), base_url=base_url)
@@ -83,7 +83,7 @@ class ProviderModel:
         return ProviderModel(self.name, self.provider, self.model, credentials)
 
     async def check(self) -> None:
-        """Whether it could be asked, as far as this process knows.
+        """Raise if the model cannot be called, as far as this process knows.
 
         Raises:
             Error: `model_key_missing`, `model_package_missing`.
@@ -92,13 +92,13 @@ class ProviderModel:
         await asyncio.to_thread(building.load, self.provider)
 
     async def lacks(self) -> Literal["package", "address", "key"] | None:
-        """What keeps it from being asked, as far as that can be seen without importing anything."""
+        """Return the missing requirement of the model, found without imports, or None."""
         if not building.is_installed(self.provider):
             return "package"
         return building.lacks(self.provider, await self._credentials(self.provider))
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
-        """Ask once. With the setting `stream` off, the reply comes whole."""
+        """Make one attempt. With the setting `stream` off, the reply comes whole."""
         try:
             theirs, secret = await self._ready()
         except Error as problem:
@@ -115,7 +115,7 @@ class ProviderModel:
             if (failure := failure_of(problem, secret=secret, spent=attempt.spent)) is None:
                 if not isinstance(problem, UNREADABLE):
                     raise
-                log.exception("an answer of %s cannot be read", self.name)
+                log.exception("unreadable provider answer model=%s", self.name)
                 message = "the provider's answer cannot be read; the log has the cause"
                 spent = (
                     attempt.spent
@@ -126,13 +126,13 @@ class ProviderModel:
             raise failure if of_the_line(problem) else attempt.judged(failure) from problem
 
     async def cancel(self, job: Json) -> None:
-        """Give up a job, if it was begun by the same route."""
+        """Cancel a job that was begun over the same route."""
         theirs, _ = await self._ready()
         if job.get("route") == self._route(theirs):
             await theirs.cancel_suspended_response(_loaded(job["response"]))
 
     async def priced(self, usage: Usage) -> Usage:
-        """What these tokens of one call cost, if the library knows. It needs no key."""
+        """Return the usage of one call with its price, if the library knows it. Needs no key."""
         try:
             await asyncio.to_thread(building.load, self.provider)
         except Error:
@@ -154,7 +154,7 @@ class ProviderModel:
 
 
 class _Attempt:
-    """One request, and whatever continues it: a provider may pause, or work on the answer by itself."""
+    """One request and its continuations: a provider may pause, or answer in a background job."""
 
     def __init__(self, name: str, model: TheirModel[Any], request: ModelRequest, route: str) -> None:
         self._name = name
@@ -162,14 +162,14 @@ class _Attempt:
         self._route = route
         self._request = request
         self._job = request.job
-        self._begun: str | None = None  # the job that was told
+        self._begun: str | None = None  # the reported job
         self.spent = self.told = Usage()
         out = Outgoing(request, model, route)
         self._streamed = bool(settings_of(request.settings).get("stream", True))
         self._settings, self._parameters, self._messages = out.settings(), out.parameters(), out.messages()
 
     async def events(self) -> AsyncIterator[ModelEvent]:
-        """What is said, and at the end the reply."""
+        """Yield deltas, and at the end the reply."""
         self._messages = self._model.prepare_messages(self._messages, self._parameters)
         so_far, pauses = self._reattached(), 0
         if not self._streamed:
@@ -185,7 +185,7 @@ class _Attempt:
             so_far = _joined(so_far, told[0], rest=self._streamed)
             if so_far.state != "suspended":
                 break
-            if so_far.usage.has_values():  # a pause is paid for, whatever becomes of the rest
+            if so_far.usage.has_values():  # a pause is charged, with or without a reply
                 self.spent = told_of(so_far, self._model.model_name)
                 yield self._so_far(so_far)
             pauses += so_far.provider_response_id != self._begun
@@ -205,7 +205,7 @@ class _Attempt:
         return UsageSoFar(self.told)
 
     def estimated(self, written: int) -> Usage:
-        """What it cost, where the provider does not tell: tokens for the limits, and no price."""
+        """Return the estimated usage of a call without a usage report: tokens for the limits, and no price."""
         asked = self._request
         return estimated(asked.instructions, asked.messages, asked.tools, written)
 
@@ -213,7 +213,7 @@ class _Attempt:
         try:
             return reply_of(response, name=self._name, model=self._model.model_name, route=self._route)
         except ModelError as problem:
-            if self._streamed and problem.error.kind == "stream_cut":  # its last word on the cost was not heard either
+            if self._streamed and problem.error.kind == "stream_cut":  # the final usage report is missing too
                 raise ModelError(problem.error) from problem
             raise
 
@@ -232,12 +232,12 @@ class _Attempt:
                     elif (delta := _delta(event)) is not None:
                         yield delta
             except Exception:
-                self.spent = Usage()  # nobody tells what the rest of it cost; what was told is known
+                self.spent = Usage()  # the cost of the rest is unknown; the caller has the reported usage
                 raise
             told.append(stream.get())
 
     async def _heard(self, stream: StreamedResponse) -> AsyncIterator[m.ModelResponseStreamEvent | JobBegun]:
-        """What a stream says; of one that the provider works on by itself, by which name, as soon as that is known."""
+        """Yield the events of a stream, and for a background job its `JobBegun` as soon as the job has an id."""
         events = aiter(stream)
         while stream.state == "suspended" and self._begun is None:
             first = asyncio.ensure_future(anext(events, None))
@@ -256,7 +256,7 @@ class _Attempt:
             yield event
 
     def _begin(self, response: m.ModelResponse) -> JobBegun | None:
-        """Tell a job once."""
+        """Return the `JobBegun` of a job once, else None."""
         name = response.provider_response_id or ""
         if response.state != "suspended" or name == self._begun:
             return None
@@ -264,43 +264,43 @@ class _Attempt:
         return JobBegun({"route": self._route, "response": _dumped(response)})
 
     def judged(self, problem: ModelError) -> ModelError:
-        """What a failure means if the provider works on the answer by itself: that this one will never come."""
+        """Return the failure of an attempt; that of a background job becomes `job_lost`, since its answer will never
+        come.
+        """
         error = problem.error
         if self._begun is None or not error.retryable or error.kind == "job_lost":
             return problem
-        message = f"the provider's job {self._begun} gave no reply, so it is asked for anew: {error.message}"
+        message = f"the provider's job {self._begun} gave no reply, so the reply is requested again: {error.message}"
         return ModelError(structs.replace(error, kind="job_lost", message=message), problem.spent)
 
     def _reattached(self) -> m.ModelResponse | None:
-        """The answer that somebody else began to wait for.
+        """Return the response of the job that an earlier attempt began, or None.
 
         Raises:
-            ModelError: `job_lost` if it was asked for by another route, or nobody can read what was kept of it.
+            ModelError: `job_lost` if the job belongs to another route or its stored state is unreadable.
         """
         job: Json = self._job
         if job is None:
             return None
         if job.get("route") != self._route:
-            message = (
-                "the reply was asked for by another route, where it cannot be found any more; it is asked for anew"
-            )
+            message = "the reply was requested over another route and cannot be retrieved; it is requested again"
             raise ModelError(LlmError(kind="job_lost", message=message, retryable=True))
         try:
             response = _loaded(job["response"])
         except ValueError as problem:
-            message = "what is known of the provider's job cannot be read any more; the reply is asked for anew"
+            message = "the stored state of the provider's job is unreadable; the reply is requested again"
             raise ModelError(LlmError(kind="job_lost", message=message, retryable=True)) from problem
         self._begun = response.provider_response_id or ""
         return response
 
 
-def _delta(event: m.ModelResponseStreamEvent) -> TextDelta | ThinkingDelta | HiddenDelta | None:
-    """What the model has written. Signatures and ids alone are not its words."""
+def _delta(event: m.ModelResponseStreamEvent) -> TextPiece | ThinkingDelta | HiddenDelta | None:
+    """Return the delta of an event that contains model output, or None. Signatures and ids alone are not output."""
     from pydantic_ai import messages as m
 
     match event:
         case m.PartStartEvent(part=m.TextPart(content=text)) if text:
-            return TextDelta(text)
+            return TextPiece(text)
         case m.PartStartEvent(part=m.ThinkingPart(content=text)) if text:
             return ThinkingDelta(text)
         case m.PartStartEvent(part=m.ThinkingPart(provider_details={"raw_content": _})):
@@ -312,11 +312,11 @@ def _delta(event: m.ModelResponseStreamEvent) -> TextDelta | ThinkingDelta | Hid
         case m.PartStartEvent(part=part) if name := getattr(part, "tool_name", ""):
             return HiddenDelta(len(name))
         case m.PartDeltaEvent(delta=m.TextPartDelta(content_delta=text)) if text:
-            return TextDelta(text)
+            return TextPiece(text)
         case m.PartDeltaEvent(delta=m.ThinkingPartDelta(content_delta=text)) if text:
             return ThinkingDelta(text)
         case m.PartDeltaEvent(delta=m.ThinkingPartDelta(provider_details=details)) if callable(details):
-            return HiddenDelta(1)  # a thought that is not shown grows
+            return HiddenDelta(1)  # a hidden thought grows
         case m.PartDeltaEvent(delta=m.ToolCallPartDelta(args_delta=args, tool_name_delta=name)) if args or name:
             return HiddenDelta(len(str(args or "")) + len(name or ""))
         case _:
@@ -324,8 +324,9 @@ def _delta(event: m.ModelResponseStreamEvent) -> TextDelta | ThinkingDelta | Hid
 
 
 def _joined(before: m.ModelResponse | None, now: m.ModelResponse, *, rest: bool) -> m.ModelResponse:
-    """A paused reply is gone on with. A job that is asked for again answers anew, or (`rest`) streams what was missing
-    after the last thing that was heard of it.
+    """Join a paused response and its continuation.
+
+    A re-attached job answers anew, or (`rest`) streams what followed the last received event.
     """
     if before is None:
         return now
@@ -344,7 +345,7 @@ def _joined(before: m.ModelResponse | None, now: m.ModelResponse, *, rest: bool)
 
 
 def _gone_on(before: Sequence[m.ModelResponsePart], now: Sequence[m.ModelResponsePart]) -> list[m.ModelResponsePart]:
-    """Parts of one stream that was heard in two pieces: a text goes on, anything else that comes again is whole."""
+    """Join the parts of one stream received in two pieces: a text continues, any other repeated part is replaced."""
     from pydantic_ai import messages as m
 
     if before and now:
@@ -367,7 +368,7 @@ def _name(part: m.ModelResponsePart) -> tuple[str, str] | None:
 
 
 def _length(response: m.ModelResponse) -> int:
-    """How many characters of a reply its model has written."""
+    """Return the number of characters that the model has written in a response."""
     from pydantic_ai import messages as m
 
     texts = [part.content for part in response.parts if isinstance(part, m.TextPart | m.ThinkingPart)]
@@ -389,6 +390,6 @@ def _dumped(response: m.ModelResponse) -> Json:
 
 @cache
 def provider_model(spec: str) -> ProviderModel | None:
-    """The model that `provider:model` names, with this process's credentials; None if there is no such provider."""
+    """Return the model named by `provider:model`, with this process's credentials, or None for an unknown provider."""
     found = split(spec)
     return ProviderModel(spec, *found) if found else None

@@ -1,1 +1,1 @@
-"""How what a turn owes is performed: models are asked, tools run, and what those call themselves."""
+"""Execution of owed effects: model calls, tool calls, and the calls that tools make themselves."""

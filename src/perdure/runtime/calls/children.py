@@ -1,9 +1,8 @@
-"""Calls that a tool makes of other tools. What such a call may be depends on whether it can be recorded.
+"""Calls that a tool makes of other tools. The kinds of call that are possible depend on the body around them.
 
-The body of an ordinary tool is one attempt: nothing inside it is recorded by itself. A `pure` call may run there, since
-running it again does no harm. What must not run twice may not. In a resumable body every child is a step of its own,
-with the class of its tool, and is answered from the log when the body is entered again. A resumable child has a body of
-its own there, inside its parent's.
+The body of an ordinary tool is one attempt without records of its own. Only `pure` calls may run there, because their
+repetition does no harm. In a resumable body every child is a step with the class of its tool. After re-entry, finished
+children are replayed from the log. A resumable child runs in an inner body.
 """
 
 from __future__ import annotations
@@ -23,24 +22,25 @@ from perdure.errors import Error
 from perdure.ids import CallId, WorkerId
 from perdure.runtime.calls.child_bodies import ChildBodies, InnerCall, LentPermit, refuse_calls
 from perdure.runtime.calls.child_elsewhere import elsewhere
-from perdure.runtime.calls.child_leave import Leave, People
+from perdure.runtime.calls.child_leave import ChildApprovals, Leave
 from perdure.runtime.calls.clients import CallSite
 from perdure.runtime.calls.perform import ask_outside
-from perdure.runtime.turns.consent import asks
+from perdure.runtime.turns.approval_policy import asks
 from perdure.runtime.worker.permits import Permits
 from perdure.tools.batch import collected, run_batch
 from perdure.tools.body import Body
 from perdure.tools.catalog import ActiveCatalog
 from perdure.tools.clients.dispatch import MAX_BATCH_CALLS, ChildCall, ChildResult
-from perdure.tools.clients.surface import Clients
-from perdure.tools.context import CancelToken, ToolContext
+from perdure.tools.context import Cancellation, ToolContext, origin_of
 from perdure.tools.decorator import Tool
-from perdure.tools.endings import StepFailed
+from perdure.tools.durable import body_of, json_step
 from perdure.tools.errors import OutcomeUnknown, ToolError
 from perdure.tools.execute import ToolThreads, run_to_end
 from perdure.tools.nested import left_to_client, outcome_at, probe_of
+from perdure.tools.origin import Clients
 from perdure.tools.prepare import Preparation, ToolPrepareContext, answered, judge, refused
 from perdure.tools.provider import ProvidedTool
+from perdure.tools.step_outcomes import StepFailed
 from perdure.tools.toolbox import Prepared, Toolbox
 from perdure.turn.machine import MAX_REDISPATCHES, may_retry
 from perdure.vocab.approvals import Decision
@@ -55,28 +55,28 @@ from perdure.vocab.effects import (
     Scope,
 )
 from perdure.vocab.messages import ToolCall
-from perdure.vocab.outcomes import Failed, Failure, InDoubt, Outcome, Success, ToolOutput, into_tool_batch
+from perdure.vocab.outcomes import Failed, FailureDetail, InDoubt, Outcome, Success, ToolOutput, into_tool_batch
 from perdure.vocab.refs import again
 from perdure.vocab.tools import Durability, ToolManifest
 from perdure.vocab.wire import Value
 
 
 @dataclass(frozen=True, slots=True)
-class AroundChildren:
-    """What the children of a call need of the world around their turn."""
+class ChildCallDeps:
+    """The dependencies of a call's children."""
 
     toolbox: Toolbox
     threads: ToolThreads
-    people: People
+    people: ChildApprovals
     is_dead: Callable[[WorkerId], Awaitable[bool]]
     permits: Permits
     clients: Callable[[CallSite], Clients]
 
 
 class DispatchClient:
-    """`ctx.dispatch` of one call. Its children have the other clients of their parent, and no children of their own."""
+    """`ctx.tools` of one call. Its children have the other clients of their parent, and no children of their own."""
 
-    def __init__(self, parent: ToolContext[object], site: CallSite, around: AroundChildren) -> None:
+    def __init__(self, parent: ToolContext[object], site: CallSite, around: ChildCallDeps) -> None:
         self._clients = around.clients
         self._permits = around.permits
         self._people = around.people
@@ -84,19 +84,20 @@ class DispatchClient:
         self._toolbox = around.toolbox
         self._threads = around.threads
         self._parent = parent
+        self._origin = origin_of(parent)
         self._site = site
         self._catalog = ActiveCatalog(site.turn.composition)
 
     def callable_tool_manifest(self, name: str) -> ToolManifest | None:
-        """The manifest of a tool this turn may call."""
+        """Return the manifest of a tool that this turn may call, or None."""
         return self._catalog.callable_tool_manifest(name)
 
     def callable_tool_manifest_by_id(self, tool_id: str) -> ToolManifest | None:
-        """The same, by the tool's id."""
+        """Return the manifest of a tool that this turn may call, by the tool's id, or None."""
         return self._catalog.callable_tool_manifest_by_id(tool_id)
 
     async def batch(self, calls: Sequence[ChildCall]) -> tuple[ChildResult, ...]:
-        """Run other tools and answer in the order of the calls."""
+        """Run other tools, and return their results in the order of the calls."""
         self._site.check_running()
         refuse_calls(self._parent)
         _check_calls(calls)
@@ -118,9 +119,9 @@ class DispatchClient:
         )
 
     async def ask(self, step: str, what: str, args: Json) -> Decision | None:
-        """Ask people something through the approvals."""
+        """Ask a person something through the approvals. Return the decision."""
         self._site.check_running()
-        body = self._parent.durable_effects()
+        body = body_of(self._parent)
         own = CallId(f"{self._parent.call_id}:{step}")
         about = PreparedToolCall(call_id=own, tool_id=f"tool:{what}", tool_name=what, args=to_json(args, where="args"))
         return await self._people.answer(body, step, about)
@@ -129,7 +130,7 @@ class DispatchClient:
         """Run one other tool as a step of this body."""
         self._site.check_running()
         refuse_calls(self._parent)
-        self._parent.durable_effects()
+        body_of(self._parent)
         admitted = self._admit(replace(call, call_id=call.call_id or step), alone=True)
         if isinstance(admitted, Failed):
             return _answered(call, admitted)
@@ -142,8 +143,11 @@ class DispatchClient:
         return _answered(call, await (self._elsewhere(child) if away else self._step(child)))
 
     def _admit(self, child: ChildCall, *, alone: bool) -> PreparedToolCall | Failed:
-        """A child that may be tried, or its answer. Looks only at what the turn captured: the same on every entry. One
-        that may wait for days is not tried together with others."""
+        """Return a child that may be tried, or its failure.
+
+        The check uses only what the turn captured, so every entry gets the same answer. A resumable child, which may
+        wait for days, is refused in a batch.
+        """
         try:
             args = to_json(child.args, where="args")
         except Error as problem:
@@ -152,10 +156,10 @@ class DispatchClient:
         if contract is None:
             asked = ToolCall(id=CallId(child.call_id), name=child.name, args=args)
             refusal = self._toolbox.prepare(asked, None, visible=self._site.turn.composition.names)
-            unknown = Failure(code="tool_unavailable", message=f"{child.name} cannot be called from here")
-            return Failed(failure=refusal if isinstance(refusal, Failure) else unknown)
+            unknown = FailureDetail(code="tool_unavailable", message=f"{child.name} cannot be called from here")
+            return Failed(failure=refusal if isinstance(refusal, FailureDetail) else unknown)
         effect = contract.durability.effect
-        if effect != "pure" and (self._parent.body is None or (effect == "resumable" and not alone)):
+        if effect != "pure" and (self._origin.body is None or (effect == "resumable" and not alone)):
             return _not_recorded(child.name, effect)
         return PreparedToolCall(
             call_id=CallId(child.call_id), tool_id=contract.tool_id, tool_name=child.name, args=args
@@ -167,10 +171,10 @@ class DispatchClient:
         )
         invocation = self._invocation(batch)
 
-        async def one(call: BatchedCall, token: CancelToken) -> ToolOutput:
+        async def one(call: BatchedCall, token: Cancellation) -> ToolOutput:
             step = f"batch:{number}:{call.replay_suffix}"
             child = _Child(self._context(call, step, invocation, token), call, step)
-            return await (self._attempt(child) if self._parent.body is None else self._step(child))
+            return await (self._attempt(child) if self._origin.body is None else self._step(child))
 
         async def run(_: Envelope) -> Outcome:
             cancellation = self._site.cancellation
@@ -183,8 +187,8 @@ class DispatchClient:
     # --- one child
 
     async def _step(self, child: _Child) -> ToolOutput:
-        """Run a child as a step of its parent's body, or answer it from the log, whatever became of its tool."""
-        body = self._parent.durable_effects()
+        """Run a child as a step of its parent's body, or replay it from the log, even if its tool is gone."""
+        body = body_of(self._parent)
         over = body.outcome_of("step", child.step) is not None
         leave = Leave(child.call) if over else await self._leave(child, body)
         if not isinstance(leave, Leave):
@@ -200,10 +204,10 @@ class DispatchClient:
                 await self._settle_doubt(child, body, name)
                 known = outcome_at(body.outcome_of, name)
             match known:
-                case None if redispatches < MAX_REDISPATCHES:  # it did not happen, so it goes out again
+                case None if redispatches < MAX_REDISPATCHES:  # it did not happen: dispatch it again
                     redispatches += 1
                 case None:
-                    message = "it was sent out again and again, and nobody knows what became of it"
+                    message = "the call was dispatched repeatedly, and its outcome is still unknown"
                     return InDoubt(reason="declared", message=message)
                 case Failed(failure=failure) if may_retry(policy, failures, failure):
                     failures += 1
@@ -214,13 +218,13 @@ class DispatchClient:
             await self._run_step(replace(child, ctx=ctx), again(child.step, failures + redispatches))
 
     async def _elsewhere(self, child: _Child) -> ToolOutput:
-        """Leave a child to the client or the person, unless its arguments make no sense; then nobody is asked."""
-        body = self._parent.durable_effects()
+        """Leave a child to the client or the user. Invalid arguments fail first, without a request."""
+        body = body_of(self._parent)
         known = left_to_client(body.outcome_of, child.step) or outcome_at(body.outcome_of, child.step)
         if known is not None:
             return known
         bound = self._bound(child, None)
-        if isinstance(bound, Failure):
+        if isinstance(bound, FailureDetail):
             body.record("step", child.step, msgspec.to_builtins(Failed(failure=bound)))
             return Failed(failure=bound)
         call = msgspec.structs.replace(child.call, call_id=child.ctx.call_id)
@@ -228,33 +232,33 @@ class DispatchClient:
 
     def _attempts(self, tool: str) -> int:
         contract = self._site.turn.composition.tool(tool)
-        return contract.durability.retry.max_attempts if contract and self._parent.body else 1
+        return contract.durability.retry.max_attempts if contract and self._origin.body else 1
 
     def _promises(self, child: _Child) -> Durability:
         contract = self._site.turn.composition.tool(child.call.tool_name)
-        assert contract is not None  # it was admitted
+        assert contract is not None  # checked by `_admit`
         return contract.durability
 
     async def _leave(self, child: _Child, body: Body) -> Leave | ToolOutput:
-        """Whether a child may run, and with which arguments."""
-        sealed = await self._sealed_step(child)
-        if isinstance(sealed, Success | Failed):
-            return sealed
-        call = sealed or child.call
+        """Return the approval of a child with its arguments, or its output if the child may not run."""
+        captured = await self._captured_step(child)
+        if isinstance(captured, Success | Failed):
+            return captured
+        call = captured or child.call
         if body.controller.journal.started(body.place.part("step", child.step)) is not None:
             return self._people.given(body, child.step, call)
-        bound = self._bound(child, sealed)
-        if isinstance(bound, Failure) or not bound.may_need_leave:
+        bound = self._bound(child, captured)
+        if isinstance(bound, FailureDetail) or not bound.may_need_leave:
             return Leave(call)
         tool = bound.tool
 
         async def ask(_: Json) -> Json:
-            predicate = tool.approve if isinstance(tool, Tool) else None
+            predicate = tool.needs_approval if isinstance(tool, Tool) else None
             if bound.always_asks or predicate is None:
                 return True
             return await asks(predicate, bound.arguments, self._prepare_context(child))
 
-        asked = await self._parent.run_json(f"{child.step}:asks", msgspec.to_builtins(call), ask, effect="pure")
+        asked = await json_step(self._parent, f"{child.step}:asks", msgspec.to_builtins(call), ask, effect="pure")
         if asked is False:
             return Leave(call)
         about = msgspec.structs.replace(call, call_id=child.ctx.call_id)
@@ -277,13 +281,13 @@ class DispatchClient:
             return msgspec.to_builtins(output)
 
         given: Json = {"tool": child.call.tool_id, "args": child.call.args}
-        body, use = self._parent.durable_effects(), leave.use if leave else None
+        body, use = body_of(self._parent), leave.use if leave else None
         async with self._its_turn(child, body, name):
-            with suppress(OutcomeUnknown, StepFailed):  # how it ended is read off the log, as by whoever comes later
+            with suppress(OutcomeUnknown, StepFailed):  # the outcome is read from the log, as after re-entry
                 await body.step(name, given, lambda: run(given), effect, in_loop=True, leave=use)
 
     async def _run_body(self, child: _Child, name: str, leave: Leave | None) -> None:
-        body, use = self._parent.durable_effects(), leave.use if leave else None
+        body, use = body_of(self._parent), leave.use if leave else None
         if body.outcome_of("step", name) is not None:
             return
         part, what = body.place.part("step", name), f"tool:{child.call.tool_name}"
@@ -301,7 +305,7 @@ class DispatchClient:
 
     @asynccontextmanager
     async def _its_turn(self, child: _Child, body: Body, name: str) -> AsyncGenerator[None]:
-        """A child runs when those before it let it, and counts in the limits of its tool; unless it ran before."""
+        """Wait for a place among the body's calls and for the tool's permit. A child that ran before needs neither."""
         if body.outcome_of("step", name) is not None:
             yield
             return
@@ -310,7 +314,7 @@ class DispatchClient:
             yield
 
     def _within_limits(self, child: _Child, body: Body, name: str) -> AbstractAsyncContextManager[None]:
-        """A child counts like any call, unless its parent does: it would hold a permit while it waits for another."""
+        """Return the permit of a child, unless its parent holds one: waiting for a second permit could deadlock."""
         if self._counts_itself:
             return nullcontext()
         part = body.place.part("step", name)
@@ -318,11 +322,11 @@ class DispatchClient:
 
     @property
     def _counts_itself(self) -> bool:
-        """Whether the parent holds a permit."""
+        """True if the parent holds a permit."""
         return bool(self._permits.work.limits_of(f"tool:{self._parent.tool_name}"))
 
     async def _settle_doubt(self, child: _Child, body: Body, name: str) -> None:
-        """Ask whoever can know what became of a child in doubt."""
+        """Settle a child in doubt by its policy: ask a person, or probe."""
         promises = self._promises(child)
         started = body.controller.journal.started(body.place.part("step", name))
         worker = started.worker if started else WorkerId("")
@@ -337,16 +341,16 @@ class DispatchClient:
         bound = self._bound(child, child.allowed)
 
         async def ask(_: Json) -> Json:
-            if isinstance(bound, Failure) or bound.tool.probe is None:
+            if isinstance(bound, FailureDetail) or bound.tool.probe is None:
                 return {"verdict": "unknown", "reason": "the probe does not exist any more"}
             return (await ask_outside(bound, child.ctx, self._threads, certain=certain)).value
 
-        await self._parent.run_json(probe_of(name), None, ask, effect="pure")
+        await json_step(self._parent, probe_of(name), None, ask, effect="pure")
 
-    async def _sealed_step(self, child: _Child) -> Preparation | None:
-        """What a provider's hook said of a child, recorded before the child is dispatched; None if there is no hook."""
+    async def _captured_step(self, child: _Child) -> Preparation | None:
+        """Return what a provider's hook prepared for a child, recorded before dispatch. Return None without a hook."""
         bound = self._bound(child, None)
-        if isinstance(bound, Failure) or not isinstance(bound.tool, ProvidedTool) or not bound.tool.prepares:
+        if isinstance(bound, FailureDetail) or not isinstance(bound.tool, ProvidedTool) or not bound.tool.prepares:
             return None
         tool = bound.tool
 
@@ -354,48 +358,49 @@ class DispatchClient:
             return _recordable(await self._ask_hook(tool, child))
 
         given = msgspec.to_builtins(child.call)
-        value = await self._parent.run_json(f"{child.step}:prepare", given, ask, effect="pure")
+        value = await json_step(self._parent, f"{child.step}:prepare", given, ask, effect="pure")
         answer = msgspec.convert(value, type=_Sealed).outcome
         return answer.call if isinstance(answer, _Prepared) else answer
 
     async def _attempt(
-        self, child: _Child, sealed: PreparedToolCall | None = None, left_ms: int | None = None
+        self, child: _Child, captured: PreparedToolCall | None = None, left_ms: int | None = None
     ) -> ToolOutput:
-        """Check a child's arguments, ask its provider's hook unless that was done, and run it."""
-        bound = self._bound(child, sealed)
-        if isinstance(bound, Failure):
+        """Check a child's arguments, run its provider's hook unless that was done, and run the tool."""
+        bound = self._bound(child, captured)
+        if isinstance(bound, FailureDetail):
             return Failed(failure=bound)
-        if bound.may_need_leave and self._parent.body is None:
-            message = f"{child.call.tool_name} may need a person's approval, and nobody can wait for that here; not run"
+        if bound.may_need_leave and self._origin.body is None:
+            message = f"{child.call.tool_name} may need a person's approval, which cannot be waited for here; not run"
             return _failure("approval_required", message)
-        if sealed is None and isinstance(bound.tool, ProvidedTool) and bound.tool.prepares:
+        if captured is None and isinstance(bound.tool, ProvidedTool) and bound.tool.prepares:
             answer = await self._ask_hook(bound.tool, child)
             return answer if not isinstance(answer, PreparedToolCall) else await self._attempt(child, answer)
-        call = sealed or child.call
+        call = captured or child.call
         with _stopped_alone(child.ctx.cancellation) as token:
             payload = call.prepared_payload
-            ctx = replace(child.ctx, args=call.args, prepared_payload=payload, cancellation=token)
+            origin = replace(origin_of(child.ctx), prepared_payload=payload)
+            ctx = replace(child.ctx, args=call.args, cancellation=token, _call=origin)
             return await run_to_end(bound, ctx, threads=self._threads, left_ms=left_ms)
 
-    def _bound(self, child: _Child, sealed: PreparedToolCall | None) -> Prepared | Failure:
+    def _bound(self, child: _Child, captured: PreparedToolCall | None) -> Prepared | FailureDetail:
         asked = ToolCall(id=child.call.call_id, name=child.call.tool_name, args=child.call.args)
-        return self._toolbox.prepare(asked, self._site.turn.composition.tool(asked.name), sealed)
+        return self._toolbox.prepare(asked, self._site.turn.composition.tool(asked.name), captured)
 
     def _prepare_context(self, child: _Child) -> ToolPrepareContext:
-        parent = self._parent
+        origin = self._origin
         return ToolPrepareContext(
-            session_id=parent.session_id,
+            session_id=self._parent.session_id,
             call_id=child.ctx.call_id,
-            turn_context=parent.turn_context,
-            given=parent.given,
-            sessions=parent.clients.sessions,
+            turn_context=origin.turn_context,
+            _deps=origin.deps,
+            sessions=origin.clients.sessions,
         )
 
     async def _ask_hook(self, tool: ProvidedTool, child: _Child) -> Preparation:
         call = child.call
         try:
             answer: object = tool.prepare(self._prepare_context(child), call)
-        except BaseException as problem:  # noqa: BLE001 - other people's code; it becomes the call's failure
+        except BaseException as problem:  # noqa: BLE001 - user code; its error becomes the call's failure
             return refused(call, problem)
         if inspect.isawaitable(answer):
             return await answered(call, cast("Awaitable[object]", answer))
@@ -409,7 +414,7 @@ class DispatchClient:
         key = f"{keys.turn_effect(parent.tenant, scope, EffectKind.TOOL_BATCH, parent.call_id)}:{batch.batch_id}"
         return Invocation.effect(scope, f"{self._site.effect}.batch", EffectKind.TOOL_BATCH, key)
 
-    def _context(self, call: BatchedCall, step: str, batch: Invocation, token: CancelToken) -> ToolContext[object]:
+    def _context(self, call: BatchedCall, step: str, batch: Invocation, token: Cancellation) -> ToolContext[object]:
         parent, name = self._parent, call.call.tool_name
         own = CallId(f"{parent.call_id}:{step}")
         return replace(
@@ -420,18 +425,23 @@ class DispatchClient:
             max_attempts=self._attempts(name),
             idempotency_key=keys.tool_idempotency(parent.tenant, parent.session_id, own, name),
             cancellation=token,
-            parent_call_id=parent.call_id,
-            parent_invocation=batch,
-            clients=replace(parent.clients, dispatch=None),
-            body=None,
-            completion=None,
+            _call=replace(
+                self._origin,
+                parent_call_id=parent.call_id,
+                parent_invocation=batch,
+                clients=replace(self._origin.clients, dispatch=None),
+                body=None,
+                completion=None,
+            ),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class _Child:
-    """A child call that is tried: its own context, and the name of its step in the body of its parent. `allowed` is the
-    call as it was prepared and allowed."""
+    """A child call with its own context, and the name of its step in the parent's body.
+
+    `allowed` is the call as it was prepared and approved.
+    """
 
     ctx: ToolContext[object]
     batched: BatchedCall
@@ -449,7 +459,7 @@ class _Prepared(Value, frozen=True, tag="prepared", tag_field="status"):
 
 
 class _Sealed(Value, frozen=True):
-    """What a hook answered, as a step records it."""
+    """The answer of a hook, as a step records it."""
 
     outcome: _Prepared | Success | Failed
 
@@ -460,9 +470,9 @@ def _recordable(answer: Preparation) -> Json:
 
 
 @contextmanager
-def _stopped_alone(around: CancelToken) -> Generator[CancelToken]:
-    """A token for one attempt of a child: told what its parent is told, and not the other way round."""
-    token = CancelToken()
+def _stopped_alone(around: Cancellation) -> Generator[Cancellation]:
+    """Yield a cancel token for one attempt of a child. It follows the parent's token, but not the other way round."""
+    token = Cancellation()
     forget = around.add_callback(token.cancel)
     try:
         yield token
@@ -472,7 +482,7 @@ def _stopped_alone(around: CancelToken) -> Generator[CancelToken]:
 
 
 def _check_calls(calls: object) -> None:
-    """Refuse what is no batch at all, before it counts as one."""
+    """Raise a `ToolError` for an invalid batch, before it counts as one."""
     if not isinstance(calls, Sequence):
         raise ToolError(f"A batch is a list of ChildCall, not {type(calls).__name__}", code="invalid_argument")
     for index, one in enumerate(cast("Sequence[object]", calls)):
@@ -488,7 +498,7 @@ def _answered(call: ChildCall, output: ToolOutput) -> ChildResult:
 
 
 def _failure(code: str, message: str) -> Failed:
-    return Failed(failure=Failure(code=code, message=message, failure_class="invalid"))
+    return Failed(failure=FailureDetail(code=code, message=message, failure_class="invalid"))
 
 
 def _not_recorded(name: str, effect: str) -> Failed:
@@ -496,5 +506,5 @@ def _not_recorded(name: str, effect: str) -> Failed:
         "nested_effect_not_recorded",
         f"{name} is {effect}: inside the body of another tool nothing would record that it ran, so it was not run. "
         "Only pure tools can be called here; in a resumable tool also once and idempotent ones, and resumable ones by "
-        "themselves (ctx.dispatch.call, or in a program).",
+        "themselves (ctx.tools.call, or in a program).",
     )

@@ -1,4 +1,4 @@
-"""What the runtime offers one call of a tool: sessions and attachments, and what it collects for its outcome."""
+"""Clients of one tool call: sessions and attachments, and the data they collect for the call's outcome."""
 
 from __future__ import annotations
 
@@ -30,16 +30,18 @@ from perdure.ids import (
 from perdure.inbox.admit import delivery
 from perdure.inbox.items import Wake
 from perdure.runtime.calls.lanes import Lanes
+from perdure.runtime.internals import ref_of
 from perdure.runtime.sessions import verbs
+from perdure.runtime.sessions.results import wait_for
 from perdure.runtime.turns.hydrate import Fetch
 from perdure.session.fold import CODE, SessionState, fold_all
-from perdure.tools.ceiling import MAX_KEPT_BYTES
+from perdure.tools.body_scope import BodyScope
 from perdure.tools.clients.sessions import SessionModel, SessionSnapshot, StartedTurn
 from perdure.tools.clients.turn import TurnContext
-from perdure.tools.context import CancelToken
+from perdure.tools.context import Cancellation
 from perdure.tools.durations import seconds
 from perdure.tools.errors import ToolError
-from perdure.tools.places import Place
+from perdure.tools.result_truncation import MAX_KEPT_BYTES
 from perdure.turn.state import Turn
 from perdure.vocab.messages import AttachmentRef
 from perdure.vocab.outcomes import DirectOutcome, DirectUsage
@@ -88,12 +90,15 @@ _VISIBLE = frozenset(
         Code.RUNTIME_EFFECT_ATTACHMENT_STORE,
     }
 )
-"""What a tool did wrong or can do something about. Anything else stays between us and the log."""
+"""Error codes that a tool can cause or handle. All other errors are hidden from the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """Bytes that a body keeps for its own later entries. No record refers to them: they may be dropped at any time."""
+    """Storage of a body for its own later entries.
+
+    No record refers to these bytes, so they may be dropped at any time.
+    """
 
     put: Callable[[Blob], None]
     drop: Callable[[Iterable[BlobHash]], None]
@@ -103,10 +108,9 @@ class Cache:
 class CallSite:
     """One attempt of one call, as its clients see it, and what they have collected for its outcome.
 
-    `so_far` is the turn as it stands, with what its running calls have bought and nobody has recorded yet.
-    `keep` stores bytes at once: a step of a resumable body may refer to them long before the call ends.
-    What it asks a model is written down by the `controller` as parts of its `place`: those that it `asked`
-    so far, and the ends of some which it could not write any more are `left` to its turn.
+    `so_far` returns the turn with the unrecorded usage of its running calls. `keep` stores bytes at once: a step of a
+    resumable body may refer to them long before the call ends. `controller` records the tool's model calls as parts of
+    `place`. `asked` are those begun so far; `left` are the ends that only the turn can still record.
     """
 
     turn: Turn
@@ -114,12 +118,12 @@ class CallSite:
     effect: EffectId
     turn_context: TurnContext
     so_far: Callable[[], Turn]
-    cancellation: CancelToken = field(default_factory=CancelToken)
+    cancellation: Cancellation = field(default_factory=Cancellation)
     attached: list[Blob] = field(default_factory=list[Blob])
     spent: list[DirectUsage] = field(default_factory=list[DirectUsage])
     asked: set[EffectId] = field(default_factory=set[EffectId])
     left: dict[EffectId, DirectOutcome] = field(default_factory=dict[EffectId, DirectOutcome])
-    place: Place | None = None
+    place: BodyScope | None = None
     controller: JournaledController | None = None
     triggers: list[Json] = field(default_factory=list[Json])
     counted: Counter[str] = field(default_factory=Counter[str])
@@ -129,20 +133,22 @@ class CallSite:
     batches: int = 0
     lanes: Lanes = field(default_factory=Lanes)
 
-    def inside(self, call: CallId, place: Place) -> CallSite:
-        """The same attempt, as the clients of a body inside it see it: what that counts by itself begins anew with each
-        of its entries, and what it collects is its call's."""
+    def inside(self, call: CallId, place: BodyScope) -> CallSite:
+        """Return this attempt as the clients of an inner body see it.
+
+        Its counters start anew with each entry of that body. The collected data belongs to the outer call.
+        """
         return replace(self, call=call, place=place, counted=Counter(), created=0, batches=0, lanes=Lanes(), cache=None)
 
     def check_running(self) -> None:
-        """Refuse what nobody will record any more."""
+        """Raise a `ToolError` if the call has ended, because nothing more of it would be recorded."""
         if self.cancellation.cancelled:
-            raise ToolError("The call is over: nobody waits for it any more", code="tool_cancelled")
+            raise ToolError("The call has ended: its result is no longer awaited", code="tool_cancelled")
 
 
 @contextmanager
 def visibly() -> Generator[None]:
-    """Turn a refusal that concerns the tool into one that its model may read."""
+    """Turn an error that concerns the tool into a `ToolError`, which its model may read."""
     try:
         yield
     except Error as problem:
@@ -152,7 +158,7 @@ def visibly() -> Generator[None]:
         raise ToolError(f"{problem.message}{because}", code=problem.code.value) from problem
 
 
-class SessionsClient:
+class CallSessionsClient:
     """`ctx.sessions` of one call."""
 
     def __init__(
@@ -172,24 +178,24 @@ class SessionsClient:
         self._hand_over = hand_over
 
     def model(self) -> SessionModel:
-        """The model of the turn that runs."""
+        """Return the model of the running turn."""
         composition = self._site.turn.composition
         return SessionModel(composition.model, composition.settings)
 
     # --- reading
 
     async def snapshot_current(self) -> SessionSnapshot:
-        """This session, as far as it is durable."""
+        """Return a snapshot of this session, as far as it is durable."""
         return await self._snapshot(self._stream)
 
     async def snapshot(self, session: str) -> SessionSnapshot:
-        """Another session of this tenant."""
+        """Return a snapshot of another session of this tenant."""
         return await self._snapshot(self._stream_of(session))
 
     async def _snapshot(self, stream: StreamId) -> SessionSnapshot:
         with visibly():
             session = self._existing(stream)
-            messages = await session.history()
+            messages = await session.messages()
             state = await self._state(stream)
         return SessionSnapshot(
             session_id=session.id,
@@ -204,18 +210,18 @@ class SessionsClient:
 
     async def _check_known(self, stream: StreamId) -> None:
         if await self._shared.store.stream(stream) is None:
-            raise Error(Code.SESSION_UNKNOWN, f"there is no session {stream_names(stream)[2]!r}")
+            raise Error(Code.SESSION_UNKNOWN, f"unknown session {stream_names(stream)[2]!r}")
 
     async def _state(self, stream: StreamId) -> SessionState:
         loaded = await self._shared.store.load(stream, code=CODE)
         return fold_all(loaded.snapshot.data if loaded.snapshot else None, loaded.rows)
 
     async def tool_catalog(self, session: str | None = None) -> list[Json]:
-        """The tools of a session, as plain JSON."""
+        """Return the tools of a session as plain JSON."""
         return [to_json(definition) for definition in await self.shared_tool_catalog(session)]
 
     async def shared_tool_catalog(self, session: str | None = None) -> tuple[ToolDefinition, ...]:
-        """The tools of a session, as shared values."""
+        """Return the tools of a session as shared values."""
         stream = self._stream if session is None else self._stream_of(session)
         if stream == self._stream:
             return tuple(contract.definition for contract in self._site.turn.composition.tools)
@@ -228,7 +234,7 @@ class SessionsClient:
     # --- changing
 
     async def create_session(self, session: str | None = None, *, agent: str | None = None) -> SessionId:
-        """Open a session, durably."""
+        """Open a session durably, and return its id."""
         self._site.check_running()
         self._site.created += 1
         named = agent or self._agent.name
@@ -247,7 +253,10 @@ class SessionsClient:
         return SessionId(name)
 
     async def close_session(self, session: str) -> bool:
-        """Stop whatever runs or waits in another session."""
+        """Cancel the running turn and the waiting inputs of another session.
+
+        Return True if any cancellation was requested.
+        """
         self._site.check_running()
         stream = self._stream_of(session)
         if stream == self._stream:
@@ -255,21 +264,21 @@ class SessionsClient:
         with visibly():
             target = self._existing(stream)
             await self._check_known(stream)
-            turns = await verbs.turns_to_come(target)
-            turns.reverse()  # once one is over, what waits behind it begins
+            turns = await verbs.turns_to_come(ref_of(target))
+            turns.reverse()  # newest first: the end of one starts the next
             reason = "closed by a tool"
             outcomes = [await target.cancel(turn, reason=reason, origin=f"tool:{self._site.call}") for turn in turns]
         return "requested" in outcomes
 
     async def start_turn(self, session: str, key: str, text: str) -> StartedTurn:
-        """Put an input into a session, durably."""
+        """Send an input to a session, durably."""
         self._site.check_running()
         with visibly():
             sent = await self._existing(self._stream_of(session)).send(text, key=key)
-        return StartedTurn(SessionId(session), sent.turn, sent.duplicate)
+        return StartedTurn(SessionId(session), sent.turn_id, sent.is_duplicate)
 
     async def turn_result(self, started: StartedTurn, timeout: float | str | None = None) -> str:
-        """The text a started turn ended with."""
+        """Wait for a started turn, and return its final text."""
         check_argument("A turn to wait for", started, StartedTurn)
         stream = self._stream_of(started.session_id)
         if stream == self._stream:
@@ -280,7 +289,7 @@ class SessionsClient:
         try:
             with visibly():
                 async with asyncio.timeout(seconds(timeout)):
-                    result = await self._existing(stream).wait_for(started.turn_id)
+                    result = await wait_for(ref_of(self._existing(stream)), started.turn_id)
         except TimeoutError:
             raise ToolError(f"The turn is not over after {timeout} s; it goes on", code="result_timeout") from None
         if result.status != "finished":
@@ -288,19 +297,19 @@ class SessionsClient:
         return result.text
 
     async def set_tool_membership(self, names: Sequence[str], present: bool) -> int:
-        """Take tools out of this session, or put them back."""
+        """Remove tools from this session, or restore them."""
         self._site.check_running()
         wanted = (names,) if isinstance(names, str) else tuple(dict.fromkeys(names))
         members = self._agent.toolbox.catalog.members
         if unknown := [name for name in wanted if name not in members]:
             raise ToolError(
-                f"There is no tool {', '.join(unknown)}. The tools are: {', '.join(members) or 'none'}",
+                f"Unknown tool {', '.join(unknown)}. The tools are: {', '.join(members) or 'none'}",
                 code="tool_unavailable",
             )
         return await self._change_tools(self._site, wanted, present)
 
     async def hand_over(self, agent: str, reason: str = "") -> None:
-        """Give this conversation to another agent."""
+        """Hand this conversation to another agent."""
         self._site.check_running()
         with visibly():
             said = check_text(reason, where="the reason")
@@ -318,12 +327,12 @@ class SessionsClient:
 
     def _existing(self, stream: StreamId) -> Session:
         tenant, _, session = stream_names(stream)
-        return self._shared.host.existing(session, tenant=tenant)
+        return self._shared.host.get_session(session, tenant=tenant)
 
     def _agent_of(self, name: str) -> Agent:
         found = self._shared.agents.get(name)
         if found is None:
-            raise Error(Code.AGENT_UNKNOWN, f"there is no agent {name!r}")
+            raise Error(Code.AGENT_UNKNOWN, f"unknown agent {name!r}")
         return found
 
     def _now(self) -> int:
@@ -338,7 +347,7 @@ class AttachmentsClient:
         self._fetch = fetch
 
     async def put(self, data: bytes, media_type: str, *, name: str = "") -> AttachmentRef:
-        """Keep bytes and refer to them."""
+        """Store bytes, and return a reference to them."""
         self._site.check_running()
         check_argument("The content of an attachment", data, bytes, bytearray, memoryview)
         check_argument("The media type of an attachment", media_type, str)
@@ -351,7 +360,7 @@ class AttachmentsClient:
         return AttachmentRef(hash=ref.hash, media_type=ref.media_type, size=ref.size, name=name)
 
     async def get(self, ref: AttachmentRef) -> bytes:
-        """The bytes of a reference this session holds."""
+        """Return the bytes behind a reference of this session."""
         check_argument("An attachment to read", ref, AttachmentRef)
         mine = next((blob for blob in self._site.attached if blob.hash == ref.hash), None)
         if mine is not None:
@@ -361,11 +370,11 @@ class AttachmentsClient:
         except Error as problem:
             if problem.code is not Code.BLOB_UNKNOWN:
                 raise
-            raise ToolError("There is no such attachment in this session", code="attachment_not_found") from None
+            raise ToolError("The session has no such attachment", code="attachment_not_found") from None
 
 
 class _Collected:
-    """Bytes on their way into the append that settles the call."""
+    """The store for attachments of one call: their bytes go into the append that settles it."""
 
     def __init__(self, site: CallSite) -> None:
         self._attached = site.attached
@@ -373,9 +382,9 @@ class _Collected:
 
     async def put(self, data: bytes, media_type: str) -> AttachmentRef:
         if len(data) > MAX_KEPT_BYTES:
-            raise ValueError(f"it is {len(data)} bytes; at most {MAX_KEPT_BYTES} are kept")
+            raise ValueError(f"the attachment has {len(data)} bytes; at most {MAX_KEPT_BYTES} are stored")
         if sum(len(one.data) for one in self._attached) + len(data) > MAX_ATTACHED_BYTES:
-            raise ValueError(f"one call keeps at most {MAX_ATTACHED_BYTES} bytes")
+            raise ValueError(f"one call stores at most {MAX_ATTACHED_BYTES} bytes")
         blob = blob_of(data, media_type)
         self._attached.append(blob)
         if self._keep is not None:
@@ -384,7 +393,7 @@ class _Collected:
 
 
 def check_argument(what: str, given: object, *wanted: type) -> None:
-    """Refuse an argument that is something else, in words for whoever wrote the tool."""
+    """Raise a `ToolError` for an argument of another type, worded for the tool's author."""
     if not isinstance(given, wanted):
         names = " or ".join(one.__name__ for one in wanted)
         raise ToolError(f"{what} must be {names}, not {type(given).__name__}", code="invalid_argument")

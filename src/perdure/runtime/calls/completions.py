@@ -1,7 +1,7 @@
-"""What a tool asks a model outside the conversation: `ctx.complete` and `ctx.direct_completions`.
+"""Model calls made by tools outside the conversation: `ctx.complete`.
 
-Law: each such call is in the log with its beginning and its end, so what it bought is counted once, whoever is killed
-meanwhile. Its answer is kept where the body is resumable; any other body that runs again asks again.
+Law: the log has the start and the end of each such call, so its usage is counted once, whatever crashes meanwhile. A
+resumable body also stores the reply. Any other body that runs again calls the model again.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from dataclasses import dataclass, replace
 from msgspec import structs
 
 from perdure.codec import Json, digest, encode, to_json
-from perdure.effects.controller import Begun, JournaledController, asking_care
+from perdure.effects.controller import Begun, JournaledController, asking_policy
 from perdure.errors import Error
 from perdure.ids import EffectId
 from perdure.models.estimating import completed, estimated
 from perdure.models.protocol import Model, ModelError, ModelRequest, kept
 from perdure.runtime.calls.clients import CallSite, check_argument, visibly
-from perdure.runtime.calls.lost import Saying, priced
+from perdure.runtime.calls.orphaned_calls import PartialReply, priced
 from perdure.runtime.calls.perform import JOB_TIMEOUT_S, MAX_JOB_BYTES, MODEL_TIMEOUT_S
-from perdure.runtime.calls.reading import Hearing, Patience, stream_reply
+from perdure.runtime.calls.reading import ReplySink, StallPolicy, stream_reply
 from perdure.runtime.turns.hydrate import Fetch, hydrated
-from perdure.services.secrets import Veil
+from perdure.services.secrets import Redactor
 from perdure.tools.body import Body
+from perdure.tools.body_scope import BodyScope
 from perdure.tools.clients.completions import DirectRequest
-from perdure.tools.endings import Parked
 from perdure.tools.errors import ToolError
-from perdure.tools.places import Place
+from perdure.tools.step_outcomes import Parked
 from perdure.vocab.effects import Direct, Envelope, Invocation, LlmRequestSpec
 from perdure.vocab.messages import Message, Part, Reply, Text
 from perdure.vocab.outcomes import DirectOutcome, DirectUsage, LlmError
@@ -42,12 +42,12 @@ log = logging.getLogger("perdure.runtime")
 
 Ask = Callable[[EffectId | None], Awaitable[DirectOutcome]]
 
-_STOPPED = LlmError(kind="cancelled", message="nobody waited for the answer any more")
+_STOPPED = LlmError(kind="cancelled", message="the answer was no longer awaited")
 
 
 @dataclass(frozen=True, slots=True)
 class AskedModels:
-    """The models that a tool may ask: the session's own and that for small work; and what keeps to their limits."""
+    """The models that a tool may call, its session's own and the utility model, and the permits that they need."""
 
     own: Model
     utility: Model | None
@@ -55,17 +55,19 @@ class AskedModels:
 
 
 class CompletionsClient:
-    """`ctx.direct_completions` of one call."""
+    """`ctx.complete` of one call."""
 
-    def __init__(self, body: Body | None, veil: Veil, site: CallSite, models: AskedModels, fetch: Fetch) -> None:
+    def __init__(
+        self, body: Body | None, redactor: Redactor, site: CallSite, models: AskedModels, fetch: Fetch
+    ) -> None:
         self._body = body
-        self._veil = veil
+        self._veil = redactor
         self._site = site
         self._models = models
         self._fetch = fetch
 
     async def complete(self, request: DirectRequest | str, usage_source: str) -> Reply:
-        """The reply of the session's own model."""
+        """Return the reply of the session's own model, or of the utility model if the request says so."""
         self._site.check_running()
         asked = DirectRequest(request) if isinstance(request, str) else request
         check_argument("A direct completion", asked, DirectRequest)
@@ -75,9 +77,9 @@ class CompletionsClient:
         if not usage_source.strip():
             raise ToolError("A direct completion needs a usage source", code="invalid_argument")
         if asked.utility and self._models.utility is None:
-            raise ToolError("The host has no model for small work.", code="service_unavailable")
+            raise ToolError("The host has no utility model.", code="service_unavailable")
         asked = replace(asked, instructions=self._veil.text(asked.instructions))
-        messages = _veiled(_messages(asked.messages), self._veil)
+        messages = _redacted(_messages(asked.messages), self._veil)
         outcome = await self._answer(asked, messages, usage_source)
         if outcome.reply is None:
             raise _no_reply(outcome.error)
@@ -90,16 +92,16 @@ class CompletionsClient:
         model = self._chosen(asked).name
         said = (Message(role="system", parts=(Text(text=asked.instructions),)),) if asked.instructions else ()
         spec = LlmRequestSpec(model=model, messages=(*said, *messages), generation=asked.settings)
-        asks = DirectUsage(source=source, model=model, usage=estimated(asked.instructions, messages, (), 0))
+        estimate = DirectUsage(source=source, model=model, usage=estimated(asked.instructions, messages, (), 0))
 
         async def ask(effect: EffectId | None) -> DirectOutcome:
             return await self._ask(asked, messages, source, effect)
 
         if self._body is not None:
-            return await self._body.direct(asked.key or digest(spec)[:16], spec, asks, ask)
+            return await self._body.direct(asked.key or digest(spec)[:16], spec, estimate, ask)
         if (place := self._site.place) is not None and (controller := self._site.controller) is not None:
-            return await _noted(self._site, place, controller, Direct(request=spec, usage_source=source), asks, ask)
-        return _count(self._site, await ask(None), asks)
+            return await _noted(self._site, place, controller, Direct(request=spec, usage_source=source), estimate, ask)
+        return _count(self._site, await ask(None), estimate)
 
     async def _ask(
         self, asked: DirectRequest, messages: tuple[Message, ...], source: str, effect: EffectId | None
@@ -120,7 +122,7 @@ class CompletionsClient:
             attachments=attachments,
             job=controller.journal.job(effect) if controller is not None and effect is not None else None,
         )
-        said = Saying()
+        said = PartialReply()
         limit_s = MODEL_TIMEOUT_S if described.job is None else JOB_TIMEOUT_S
 
         async def wait_longer(job: Json) -> None:
@@ -133,7 +135,10 @@ class CompletionsClient:
             async with self._models.within_limits(self._site.effect, f"model:{model.name}"):
                 async with asyncio.timeout(limit_s) as limit:
                     said.asked = True
-                    hearing, patience = Hearing(said.hear, wait_longer, said.cost), Patience(turn.limits.stall_ms)
+                    hearing, patience = (
+                        ReplySink(said.on_text, wait_longer, said.cost),
+                        StallPolicy(turn.limits.stall_ms),
+                    )
                     reply = await stream_reply(model, described, hearing, patience)
             adopted = kept(reply, turn=turn.id, iteration=turn.iteration)
         except asyncio.CancelledError:
@@ -150,30 +155,33 @@ class CompletionsClient:
         return DirectOutcome(reply=adopted, source=source)
 
     async def _job_begun(self, effect: EffectId | None, job: Json) -> None:
-        """Who runs the body after us waits for this job, instead of buying another: before anything else of it."""
+        """Record the provider job before anything else of the call.
+
+        A later run of the body waits for it and buys no other.
+        """
         controller = self._site.controller
         if controller is None or effect is None or controller.journal.job(effect) == job:
             return
         if len(encode(job)) > MAX_JOB_BYTES:
-            log.warning("a job of a provider is too large to be found again", extra={"effect": effect})
+            log.warning("provider job too large to record", extra={"effect": effect})
             return
         controller.record(ModelJobBegun(id=effect, job=job))
         try:
             await controller.ledger.durable()
         except Error:
-            raise Parked from None  # whoever owns the turn now finds out about the job, or not
+            raise Parked from None  # the current owner of the turn may have read of the job, or not
 
     async def _stopped(
-        self, model: Model, asked: ModelRequest, said: Saying, source: str, effect: EffectId | None
+        self, model: Model, asked: ModelRequest, said: PartialReply, source: str, effect: EffectId | None
     ) -> None:
-        """The call is over, and nobody waits for the reply. It was bought: first without its price, which may take."""
+        """Record the usage of a stopped model call: first without its price, because pricing may take time."""
         controller, left = self._site.controller, self._site.left
         usage = _estimate(asked, said) if said.asked else Usage()
         if controller is None or effect is None:
             self._site.spent.append(DirectUsage(source=source, model=model.name, usage=usage))
             return
         if controller.journal.job(effect) is not None and not controller.ledger.lease_live():
-            return  # our worker leaves: whoever goes on with the turn waits for it
+            return  # our worker is leaving: the next owner of the turn waits for the job
         left[effect] = DirectOutcome(error=_STOPPED, source=source, spent=usage, model=model.name)
         if said.asked:
             known = await priced(model, usage)
@@ -183,7 +191,7 @@ class CompletionsClient:
 
 
 def _end(site: CallSite, controller: JournaledController, effect: EffectId) -> None:
-    """Write down how it ended, unless its turn has done so, or must: whoever is stopped writes nothing more."""
+    """Record the end of a model call, unless its turn has done so or must: a stopped call writes nothing more."""
     if (ended := site.left.get(effect)) is None:
         return
     try:
@@ -194,24 +202,28 @@ def _end(site: CallSite, controller: JournaledController, effect: EffectId) -> N
 
 
 async def _noted(
-    site: CallSite, place: Place, controller: JournaledController, command: Direct, asks: DirectUsage, ask: Ask
+    site: CallSite, place: BodyScope, controller: JournaledController, command: Direct, estimate: DirectUsage, ask: Ask
 ) -> DirectOutcome:
-    """Ask for a body that keeps no answers: what is written down is that it asks, and what it bought."""
+    """Call a model for a body that stores no replies. The log gets the start, the end and the usage."""
     try:
-        begun = _begun(site, place, controller, command, asks)
+        begun = _begun(site, place, controller, command, estimate)
     except Parked:
-        raise ToolError("The call is over: nobody waits for it any more", code="tool_cancelled") from None
+        raise ToolError("The call has ended: its result is no longer awaited", code="tool_cancelled") from None
     effect = EffectId(begun.envelope.id)
     outcome = await ask(effect)
-    model = outcome.reply.model if outcome.reply is not None else asks.model
+    model = outcome.reply.model if outcome.reply is not None else estimate.model
     site.left[effect] = structs.replace(outcome, reply=None, spent=outcome.bought, model=model)
     _end(site, controller, effect)
     return outcome
 
 
-def _begun(site: CallSite, place: Place, controller: JournaledController, command: Direct, asks: DirectUsage) -> Begun:
-    """The next of the call, which may ask the same twice; or one that a worker which is gone had begun, if a provider
-    still works on it."""
+def _begun(
+    site: CallSite, place: BodyScope, controller: JournaledController, command: Direct, estimate: DirectUsage
+) -> Begun:
+    """Begin the next model call of this tool call, which may repeat a request.
+
+    An unfinished one of a gone worker is continued, if the request is the same and its provider job still runs.
+    """
     journal = controller.journal
     for n in itertools.count(1):
         id = place.part("asked", str(n))
@@ -223,23 +235,23 @@ def _begun(site: CallSite, place: Place, controller: JournaledController, comman
             invocation=Invocation.effect(place.effect_scope, id, command.kind, key, place.cause), command=command
         )
         if found is not None and not described.fingerprint().startswith(found.fingerprint):
-            continue  # it asks something else than it did then
+            continue  # that one had another request
         site.asked.add(id)
-        begun = controller.begin(described, asking_care(asks))
+        begun = controller.begin(described, asking_policy(estimate))
         if isinstance(begun, Begun):
             return begun
     raise AssertionError("unreachable")
 
 
-def _count(site: CallSite, outcome: DirectOutcome, asks: DirectUsage) -> DirectOutcome:
-    """What nobody writes down by itself is counted with the call."""
+def _count(site: CallSite, outcome: DirectOutcome, estimate: DirectUsage) -> DirectOutcome:
+    """Count unrecorded usage with the tool call."""
     if outcome.bought != Usage():
-        model = outcome.reply.model if outcome.reply is not None else asks.model
-        site.spent.append(DirectUsage(source=asks.source, model=model, usage=outcome.bought))
+        model = outcome.reply.model if outcome.reply is not None else estimate.model
+        site.spent.append(DirectUsage(source=estimate.source, model=model, usage=outcome.bought))
     return outcome
 
 
-def _estimate(asked: ModelRequest, said: Saying) -> Usage:
+def _estimate(asked: ModelRequest, said: PartialReply) -> Usage:
     return completed(said.told, estimated(asked.instructions, asked.messages, (), said.chars))
 
 
@@ -257,16 +269,16 @@ def _messages(given: str | Sequence[Message]) -> tuple[Message, ...]:
     return messages
 
 
-def _veiled(messages: tuple[Message, ...], veil: Veil) -> tuple[Message, ...]:
-    """What a model is asked, without the secrets that the tool knows."""
+def _redacted(messages: tuple[Message, ...], redactor: Redactor) -> tuple[Message, ...]:
+    """Return the messages with the secrets known to the tool redacted."""
 
     def hidden(part: Part) -> Part:
-        return structs.replace(part, text=veil.text(part.text)) if isinstance(part, Text) else part
+        return structs.replace(part, text=redactor.text(part.text)) if isinstance(part, Text) else part
 
     return tuple(structs.replace(one, parts=tuple(hidden(part) for part in one.parts)) for one in messages)
 
 
 def _no_reply(error: LlmError | None) -> ToolError:
-    # Never `retry_safe`: the model may be asked again, but nobody knows what the tool had done before it asked.
+    # Never `retry_safe`: the model may be called again, but the tool may have had effects before this call.
     why = f" ({error.kind}): {error.message}" if error else ""
     return ToolError(f"The model gave no reply{why}", code="direct_completion_failed")

@@ -1,7 +1,7 @@
-"""Which calls of one body may run beside each other: at most so many, serial ones alone, one of each concurrency class.
+"""Concurrency rules for the calls of one body: a maximum, serial calls alone, one call per concurrency class.
 
-The same rules as for calls of the model, for calls that a body makes of other tools. Who came first goes first; nobody
-overtakes a serial call that waits.
+The rules are those for calls of the model. Calls that may run start in order of arrival. None overtakes a waiting
+serial call.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from perdure.tools.life import Life
+from perdure.tools.body_lifetime import BodyLifetime
 from perdure.vocab.tools import Durability
 
 
 @dataclass(eq=False, slots=True)
 class _Runner:
-    life: Life
+    life: BodyLifetime
     serial: bool
     concurrency_class: str
     most: int
@@ -25,16 +25,18 @@ class _Runner:
 
 
 class Lanes:
-    """The calls of one body."""
+    """The waiting and running calls of one body."""
 
     def __init__(self) -> None:
         self._waiting: list[_Runner] = []
         self._running: list[_Runner] = []
 
     @asynccontextmanager
-    async def turn(self, life: Life, promises: Durability, most: int) -> AsyncGenerator[None]:
-        """Wait for one's turn, beside less than `most` others, and have it. Meanwhile the body does not count it as
-        something that is done: those before it may wait for days."""
+    async def turn(self, life: BodyLifetime, promises: Durability, most: int) -> AsyncGenerator[None]:
+        """Wait until a call may run, with fewer than `most` others, and count it as running during the block.
+
+        A waiting call does not count as activity of the body: the calls before it may wait for days.
+        """
         mine = _Runner(life, promises.serial, promises.concurrency_class, most)
         self._waiting.append(mine)
         life.rest()

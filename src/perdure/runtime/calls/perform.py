@@ -1,4 +1,4 @@
-"""Runners: how the effects a turn owes are really performed. Other people's code is called here and nowhere else."""
+"""Execution of model calls, tool calls and probes."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from perdure.effects.promises import unsigned_key
 from perdure.errors import Error
 from perdure.ids import BlobHash, CallId
 from perdure.models.protocol import Model, ModelError, ModelRequest, kept, made_files
-from perdure.runtime.calls.lost import Saying, cost_of, partial_reply
-from perdure.runtime.calls.reading import Hearing, Patience, stream_reply
+from perdure.runtime.calls.orphaned_calls import PartialReply, cost_of, partial_reply
+from perdure.runtime.calls.reading import ReplySink, StallPolicy, stream_reply
 from perdure.runtime.turns.hydrate import Fetch, hydrated
-from perdure.runtime.turns.transcript import Shown
-from perdure.tools.ceiling import fit
-from perdure.tools.context import ToolContext
+from perdure.runtime.turns.transcript import VisibleMessages
+from perdure.tools.context import ToolContext, origin_of
 from perdure.tools.execute import Sidecar, ToolThreads, Withheld, run_attempt, run_probe
 from perdure.tools.outputs import OutputProblem
 from perdure.tools.read_result import read_result
+from perdure.tools.result_truncation import fit
 from perdure.tools.toolbox import Prepared
-from perdure.tools.verdicts import DidNotHappen, Happened, Unknown, Verdict
+from perdure.tools.verdicts import CannotTell, DidNotHappen, Happened, Verdict
 from perdure.turn.state import AskModel, RunCall, Turn
 from perdure.vocab.messages import AttachmentRef, Reply, ToolCall
 from perdure.vocab.outcomes import (
@@ -35,7 +35,7 @@ from perdure.vocab.outcomes import (
     Done,
     DurableStepOutcome,
     Failed,
-    Failure,
+    FailureDetail,
     LlmCallOutcome,
     LlmError,
     Pending,
@@ -52,33 +52,32 @@ MAX_JOB_BYTES = 131_072
 
 MODEL_TIMEOUT_S = 600
 JOB_TIMEOUT_S = 3600
-"""How long one attempt waits for what a provider works on by itself. The next one goes on waiting for the same."""
+"""Longest wait of one attempt for a provider job, in seconds. The next attempt waits for the same job."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelAccess:
-    """A model, how the bytes of attachments are found, what a final answer must pass (None: nothing), and how long the
-    model may be silent."""
+    """A model and what its calls need: attachments, a check of final answers (None: no check), a stall policy."""
 
     model: Model
     fetch: Fetch
     check: Callable[[str], OutputProblem | None] | None
-    patience: Patience
+    patience: StallPolicy
 
 
 async def ask_model(
     access: ModelAccess,
     turn: Turn,
     owed: AskModel,
-    shown: Shown,
-    hearing: Hearing,
-    said: Saying,
+    shown: VisibleMessages,
+    hearing: ReplySink,
+    said: PartialReply,
     keep: Callable[[Blob], None],
 ) -> LlmCallOutcome:
-    """One attempt of one model call. Whatever goes wrong in it is an outcome, not an exception.
+    """Run one attempt of a model call. Every failure is an outcome, not an exception.
 
-    `said` tells all along what the model has said, `keep` gets the files that it made, once the reply that refers to
-    them stands.
+    `said` collects the model's output as it arrives. `keep` gets the files that the model made, once its reply is
+    complete.
     """
     composition = turn.composition
     messages, attachments = shown.messages, dict[BlobHash, bytes]()
@@ -116,7 +115,7 @@ async def ask_model(
     try:
         async with asyncio.timeout(limit_s) as limit:
             said.asked = True
-            hears = Hearing(show, wait_longer, said.cost)
+            hears = ReplySink(show, wait_longer, said.cost)
             reply = await stream_reply(access.model, request, hears, access.patience)
         adopted = kept(reply, turn=turn.id, iteration=turn.iteration)
     except TimeoutError:
@@ -133,8 +132,10 @@ async def ask_model(
     return _checked(LlmCallOutcome(reply=adopted, text_streamed=said.chars > 0), adopted, access.check)
 
 
-async def _broken(model: Model, turn: Turn, shown: Shown, said: Saying, problem: ModelError) -> LlmCallOutcome:
-    """The end of an attempt that broke off. What its provider does not tell is estimated."""
+async def _broken(
+    model: Model, turn: Turn, shown: VisibleMessages, said: PartialReply, problem: ModelError
+) -> LlmCallOutcome:
+    """Return the outcome of an interrupted attempt. Usage that the provider does not report is estimated."""
     error, spent = problem.error, problem.spent
     if not spent.calls and (said.anything or error.kind == "stall"):
         spent = await cost_of(model, turn, shown, said.written)
@@ -147,7 +148,7 @@ async def _broken(model: Model, turn: Turn, shown: Shown, said: Saying, problem:
 def _checked(
     outcome: LlmCallOutcome, reply: Reply, check: Callable[[str], OutputProblem | None] | None
 ) -> LlmCallOutcome:
-    """A last word must have the form that was asked for; whether it has is recorded with it."""
+    """Check a final reply against the requested output type. The outcome stores the result of the check."""
     if check is None or reply.calls or reply.finish in ("refusal", "content_filter"):
         return outcome
     problem = check(reply.answer)
@@ -157,7 +158,7 @@ def _checked(
 
 
 def _offered(composition: Composition, *, cut: bool) -> tuple[ToolDefinition, ...]:
-    """The turn's tools; and once a result was too long to be shown whole, the one that reads on."""
+    """Return the turn's tools. Once a result was too long to be shown whole, `read_result` is one of them."""
     tools = tuple(contract.definition for contract in composition.tools)
     if not cut or not tools or composition.tool(read_result.name) is not None:
         return tools
@@ -182,10 +183,10 @@ async def run_tool(
     deadline_at: int | None,
     may_start: Callable[[], bool],
 ) -> ToolRun:
-    """One attempt of one tool call, over by the deadline that its intent recorded.
+    """Run one attempt of a tool call, within the deadline that its intent recorded.
 
     Raises:
-        NotDispatched: `may_start` said no at the last moment.
+        NotDispatched: `may_start` returned False just before dispatch.
     """
     started = clock.monotonic_ms()
     left_ms = None if deadline_at is None else deadline_at - clock.wall_ms()
@@ -203,8 +204,9 @@ async def run_tool(
 
 
 def _pending(policy: PendingCompletion, ctx: ToolContext[object], clock: Clock, duration_ms: int) -> Pending:
-    key = ctx.completion.key if ctx.completion else None
-    assert key is not None  # run_attempt answers a pending call without one
+    completion = origin_of(ctx).completion
+    key = completion.key if completion else None
+    assert key is not None  # `run_attempt` fails a pending call without one
     due_at = None if policy.deadline_ms is None else clock.wall_ms() + policy.deadline_ms
     return Pending(key=unsigned_key(key.scope, key.wait), pending=policy, due_at=due_at, duration_ms=duration_ms)
 
@@ -212,7 +214,7 @@ def _pending(policy: PendingCompletion, ctx: ToolContext[object], clock: Clock, 
 def _stored(
     output: ToolOutput, beside: Sidecar, ctx: ToolContext[object], *, readable: bool
 ) -> tuple[ToolOutput, tuple[Blob, ...]]:
-    """An output as the log has it: pictures and what is too long by reference."""
+    """Return an output as the log stores it: images and long values by reference."""
     if not isinstance(output, Success):
         return output, ()
     shown = fit(output.value, ctx.call_id, readable=readable)
@@ -231,8 +233,11 @@ def _ref(blob: Blob) -> AttachmentRef:
 
 
 def without_deps(call: ToolCall) -> ToolCallOutcome:
-    """The end of a call whose dependencies could not be made: it never began, and why is not for the model."""
-    failure = Failure(
+    """Return the outcome of a call whose dependencies could not be made.
+
+    The call never began. The cause is hidden from the model.
+    """
+    failure = FailureDetail(
         code="internal_error",
         message="An internal error occurred before the tool could run; it was not run",
         failure_class="internal",
@@ -245,7 +250,7 @@ def without_deps(call: ToolCall) -> ToolCallOutcome:
 async def ask_outside(
     prepared: Prepared, ctx: ToolContext[object], threads: ToolThreads, *, certain: bool
 ) -> DurableStepOutcome:
-    """Probe a call in doubt. "Did not happen" counts only if nobody can still make it happen."""
+    """Probe a call in doubt. "Did not happen" counts only if the call is `certain` to take no effect any more."""
     verdict = await run_probe(prepared.tool, ctx, threads=threads)
     return DurableStepOutcome(value=_verdict(verdict, ctx.call_id, certain))
 
@@ -258,5 +263,5 @@ def _verdict(verdict: Verdict, call: CallId, certain: bool) -> Json:
             return {"verdict": "did_not_happen"}
         case DidNotHappen():
             return {"verdict": "unknown", "reason": "not done yet, but the former worker may still be doing it"}
-        case Unknown(reason=reason):
+        case CannotTell(reason=reason):
             return {"verdict": "unknown", "reason": reason}

@@ -1,4 +1,4 @@
-"""What a session keeps between programs, over its log: the environment that the last one left, and all earlier ones."""
+"""State kept between the programs of a session, read from its log: the last environment, and all earlier programs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PAGE = 512
 
 @dataclass(frozen=True, slots=True)
 class ProgramsClient:
-    """`ctx.programs` of one call."""
+    """The programs of one call."""
 
     site: CallSite
     store: Store
@@ -35,11 +35,11 @@ class ProgramsClient:
     get: Fetch
 
     def environment(self) -> Json:
-        """What the last program recorded of the environment that it left."""
+        """Return what the last program recorded of its environment."""
         return self.state()
 
     async def history(self) -> Mapping[str, PastProgram]:
-        """The calls of the session, as its log has them."""
+        """Return the calls of the session from its log, by call id."""
         after, found = Seq(0), _Found()
         while rows := await self.store.read(self.stream, after=after, limit=PAGE):
             for row in rows:
@@ -48,23 +48,23 @@ class ProgramsClient:
         return {call: found.program(call) for call in found.calls}
 
     def keep(self, data: bytes) -> str:
-        """Store bytes with the next append."""
+        """Store bytes with the next append. Return their hash."""
         blob = blob_of(data, MEDIA_TYPE)
         self._cache().put(blob)
         return blob.hash
 
     def forget(self, hashes: Iterable[str]) -> None:
-        """Let go of bytes with the next append."""
+        """Release bytes with the next append."""
         self._cache().drop(map(BlobHash, hashes))
 
     def _cache(self) -> Cache:
         self.site.check_running()
         if self.site.cache is None:
-            raise ToolError("Only a resumable tool can keep where it stands", code="durable_effects_unavailable")
+            raise ToolError("Only a resumable tool can store its progress", code="durable_effects_unavailable")
         return self.site.cache
 
     async def fetch(self, hash: str) -> bytes | None:
-        """Bytes that were kept, if they are still what they were."""
+        """Return stored bytes, or None if they are gone or damaged."""
         try:
             data = await self.get(AttachmentRef(hash=BlobHash(hash), media_type=MEDIA_TYPE, size=0))
         except Error as problem:
@@ -75,7 +75,7 @@ class ProgramsClient:
 
 
 class _Found:
-    """The calls of a log, and what was recorded of their bodies."""
+    """The calls of a log, and the recorded parts of their bodies."""
 
     def __init__(self) -> None:
         self.calls: dict[str, tuple[Json, str]] = {}

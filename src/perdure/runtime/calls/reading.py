@@ -1,7 +1,7 @@
-"""Reading what a model says: passed on as it comes, and given up when it is silent for too long.
+"""Reading of a model's stream: pieces are passed on as they arrive, and too long a silence ends it.
 
-Laws: only what the model writes breaks its silence (text, thoughts, calls, files), not pings, empty pieces
-and signatures. Whoever is told of it is never waited for.
+Laws: only output of the model resets the stall timer (text, thoughts, calls, files), not pings, empty pieces and
+signatures. No observer of the output is waited for.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from perdure.models.protocol import (
     ModelError,
     ModelReply,
     ModelRequest,
-    TextDelta,
+    TextPiece,
     ThinkingDelta,
     UsageSoFar,
     clean,
@@ -33,39 +33,41 @@ from perdure.vocab.usage import Usage
 log = logging.getLogger("perdure.runtime")
 
 TICK_S = 12.0
-"""How often a heartbeat tells of a stream that says nothing."""
+"""Interval of heartbeats while a stream is silent, in seconds."""
 BEAT_S = 5.0
-"""How often at most one tells of a stream that does."""
+"""Shortest interval of heartbeats while a stream delivers, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
-class Hearing:
-    """Who is told what a model says before its reply: texts (and whether they are thoughts; an empty one is something
-    that is not shown), and, before it is gone on, that the provider works on a job by itself; and what the
-    provider tells of the cost meanwhile."""
+class ReplySink:
+    """Callbacks for the output of a model before its reply.
+
+    `said` gets each text and whether it is a thought; an empty text stands for output that is not shown. `job` gets the
+    provider's background job, and is awaited before the stream is read further. `usage` gets the usage reported so far.
+    """
 
     said: Callable[[str, bool], None]
     job: Callable[[Json], Awaitable[None]] | None = None
     usage: Callable[[Usage], None] | None = None
 
 
-NOBODY = Hearing(lambda _text, _thinking: None)
+NOBODY = ReplySink(lambda _text, _thinking: None)
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
-    """How long a model may be silent (None: for ever), and who is told that it still writes."""
+class StallPolicy:
+    """How long a model may be silent (None: without limit), and the heartbeater that is told of its progress."""
 
     stall_ms: int | None = 120_000
     heartbeater: StreamHeartbeater | None = None
     clock: Clock | None = None
 
 
-async def stream_reply(model: Model, request: ModelRequest, hearing: Hearing, patience: Patience) -> ModelReply:
-    """The reply a model's stream ends with.
+async def stream_reply(model: Model, request: ModelRequest, hearing: ReplySink, patience: StallPolicy) -> ModelReply:
+    """Return the reply that ends a model's stream.
 
     Raises:
-        ModelError: why there is none; `stall` if the model was silent for too long.
+        ModelError: the stream had no reply; `stall` if the model was silent for too long.
     """
     events = model.stream(request)
     silence, pulse, halves = _Silence(patience.stall_ms), _Pulse(patience), (_Halves(), _Halves())
@@ -73,7 +75,7 @@ async def stream_reply(model: Model, request: ModelRequest, hearing: Hearing, pa
         async with silence:
             async for item in events:
                 match item:
-                    case TextDelta(text=text) | ThinkingDelta(text=text):
+                    case TextPiece(text=text) | ThinkingDelta(text=text):
                         thinking = isinstance(item, ThinkingDelta)
                         if text := halves[thinking].joined(text):
                             silence.broken()
@@ -103,7 +105,7 @@ async def stream_reply(model: Model, request: ModelRequest, hearing: Hearing, pa
 
 
 class _Halves:
-    """Joins a character that came in two halves, in two pieces: some servers cut texts anywhere."""
+    """Joiner of a character that arrives in two pieces: some servers cut texts anywhere."""
 
     def __init__(self) -> None:
         self._half = ""
@@ -116,7 +118,7 @@ class _Halves:
 
 
 class _Silence:
-    """Ends its block when nothing is written in it for too long."""
+    """Stall timer: ends its block when no output arrives for too long."""
 
     def __init__(self, stall_ms: int | None) -> None:
         self._limit_s = None if stall_ms is None else stall_ms / 1000
@@ -142,9 +144,9 @@ class _Silence:
 
 
 class _Pulse:
-    """Tells a heartbeater how far the stream is: now and then while it is silent, not too often while it is not."""
+    """Sender of heartbeats: regular ones while the stream is silent, and at a limited rate while it delivers."""
 
-    def __init__(self, patience: Patience) -> None:
+    def __init__(self, patience: StallPolicy) -> None:
         self._to = patience.heartbeater
         self._clock = patience.clock
         self._chars = 0
@@ -190,4 +192,4 @@ async def _told(heartbeater: StreamHeartbeater, progress: StreamProgress) -> Non
     try:
         await heartbeater.heartbeat(progress)
     except Exception:
-        log.exception("a heartbeat of a model's stream failed")
+        log.exception("stream heartbeat failed")

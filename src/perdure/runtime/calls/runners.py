@@ -1,7 +1,7 @@
-"""What runs when an effect of a turn is dispatched: one runner for each thing that can be owed, and what it is given.
+"""Runners: the functions that run when an effect of a turn is dispatched, one for each kind of effect.
 
-A runner turns a flight into an outcome. It records nothing of the turn itself: only what a call records of its own
-parts goes through here, and through a valve that is shut once the turn goes on without the call.
+A runner turns an effect in flight into an outcome. It records nothing of the turn itself. Only the parts of a call are
+recorded from here, through a guard that closes once the turn continues without the call.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from perdure.clock import Clock
 from perdure.codec import Json, encode
 from perdure.commit.plan import Blob
 from perdure.effects import keys
-from perdure.effects.controller import JournaledController, Ledger
+from perdure.effects.controller import EffectLog, JournaledController
 from perdure.effects.journal import EffectJournal
 from perdure.effects.promises import SECRET, TurnScope
 from perdure.errors import Error
@@ -26,30 +26,30 @@ from perdure.ids import BlobHash, CallId, EffectId, WorkerId
 from perdure.observe.emit import EventContext
 from perdure.observe.live import LiveEmitter
 from perdure.runtime.calls.clients import Cache, CallSite
-from perdure.runtime.calls.jobs import Job
-from perdure.runtime.calls.lost import NOT_WANTED, Saying
+from perdure.runtime.calls.jobs import ProviderJob
+from perdure.runtime.calls.orphaned_calls import NOT_WANTED, PartialReply
 from perdure.runtime.calls.perform import MAX_JOB_BYTES, ModelAccess, ask_model, ask_outside, run_tool, without_deps
-from perdure.runtime.calls.reading import Hearing
+from perdure.runtime.calls.reading import ReplySink
 from perdure.runtime.deps import DepsFailed, TurnDeps
 from perdure.runtime.shared import Secrets
 from perdure.runtime.turns.envelopes import Where, envelope
-from perdure.runtime.turns.flights import AttemptCompletion, Flight, Valve
-from perdure.runtime.turns.preparing import Ready
-from perdure.runtime.turns.transcript import Shown
+from perdure.runtime.turns.in_flight import AttemptCompletion, InFlight, WriteGuard
+from perdure.runtime.turns.preparing import ReadyCall
+from perdure.runtime.turns.transcript import VisibleMessages
 from perdure.runtime.turns.waiting import Joining, opener_of
 from perdure.runtime.worker.lounge import Lounge
 from perdure.runtime.worker.permits import Permits
 from perdure.runtime.worker.waits import Waits
 from perdure.store.protocol import Store
 from perdure.tools.body import Body
-from perdure.tools.clients.surface import Clients
+from perdure.tools.body_scope import BodyScope, call_place
 from perdure.tools.clients.turn import TurnContext
 from perdure.tools.context import ToolContext
-from perdure.tools.endings import Parked
 from perdure.tools.execute import ToolThreads
-from perdure.tools.places import Place, call_place
+from perdure.tools.origin import CallOrigin, Clients
 from perdure.tools.prepare import ToolPrepareContext
 from perdure.tools.services import Services
+from perdure.tools.step_outcomes import Parked
 from perdure.tools.subagents import Spawner
 from perdure.tools.toolbox import Toolbox
 from perdure.turn.state import AskModel, AwaitApproval, AwaitCompletion, AwaitVerdict, Probe, RunCall, Turn
@@ -64,24 +64,24 @@ from perdure.vocab.outcomes import (
     Pending,
     SleepOutcome,
 )
-from perdure.vocab.promises import AwaitEventKey, Cancelled, Resolution
-from perdure.vocab.records import EffectSettled, EffectStarted, GrantMade, InputAdmitted, ModelJobBegun, Record
+from perdure.vocab.promises import Cancelled, EventKey, Resolution
+from perdure.vocab.records import ApprovalGranted, EffectSettled, EffectStarted, InputAdmitted, ModelJobBegun, Record
 
 log = logging.getLogger("perdure.runtime")
 
-Runner: TypeAlias = Callable[[Flight], Awaitable[Outcome]]
+Runner: TypeAlias = Callable[[InFlight], Awaitable[Outcome]]
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a turn needs of the world around it."""
+class RunnerDeps:
+    """The dependencies of a turn and its runners."""
 
     model: ModelAccess
     toolbox: Toolbox
     threads: ToolThreads
     clock: Clock
     deps: TurnDeps
-    shown: Callable[[Iterable[Record]], Shown]
+    shown: Callable[[Iterable[Record]], VisibleMessages]
     on_delta: Callable[[Turn, EffectId, str, bool], None]
     emitter: LiveEmitter
     services: Services
@@ -94,25 +94,25 @@ class Surroundings:
     permits: Permits
     opened_at: int
     joining: Callable[[Turn, InputAdmitted | None], list[Joining]]
-    grant: Callable[[str], GrantMade | None]
-    spawner: Callable[[CallId, Ledger], Spawner]
-    lost: Callable[[Turn, Iterable[Record], EffectId, Saying | None], Awaitable[EffectSettled]]
+    grant: Callable[[str], ApprovalGranted | None]
+    spawner: Callable[[CallId, EffectLog], Spawner]
+    lost: Callable[[Turn, Iterable[Record], EffectId, PartialReply | None], Awaitable[EffectSettled]]
     lost_completion: Callable[[Turn, EffectStarted], Awaitable[EffectSettled]]
-    give_up: Callable[[Turn, Iterable[Job]], Awaitable[None]]
+    give_up: Callable[[Turn, Iterable[ProviderJob]], Awaitable[None]]
 
 
-class Driven(Ledger, Protocol):
-    """The turn under way, as its runners see it."""
+class TurnPort(EffectLog, Protocol):
+    """The running turn, as its runners see it."""
 
     turn: Turn
     records: list[Record]
 
     def so_far(self) -> Turn:
-        """The turn with what its running calls have bought."""
+        """Return the turn with the unrecorded usage of its running calls."""
         ...
 
     def attach(self, call: CallId, blob: Blob) -> None:
-        """Store bytes that a call keeps, and say so."""
+        """Store bytes that a call keeps, and record a reference to them."""
         ...
 
     def keep(self, *blobs: Blob) -> None:
@@ -120,7 +120,7 @@ class Driven(Ledger, Protocol):
         ...
 
     def drop(self, hashes: Iterable[BlobHash]) -> None:
-        """Let go of bytes with the next append."""
+        """Release bytes with the next append."""
         ...
 
 
@@ -128,7 +128,7 @@ class Runners:
     """The runners of one turn."""
 
     def __init__(
-        self, driven: Driven, journal: EffectJournal, where: Where, around: Surroundings, waits: Waits
+        self, driven: TurnPort, journal: EffectJournal, where: Where, around: RunnerDeps, waits: Waits
     ) -> None:
         self._driven = driven
         self._journal = journal
@@ -138,51 +138,51 @@ class Runners:
         self._scope = TurnScope(where.tenant, where.session, driven.turn.id)
 
     def model(self, item: AskModel) -> Runner:
-        """Ask the model."""
+        """Return the runner of a model call."""
         turn = self._driven.turn
         shown = self._around.shown(self._driven.records)
 
-        async def run(flight: Flight) -> Outcome:
+        async def run(flight: InFlight) -> Outcome:
             def on_delta(text: str, thinking: bool) -> None:
                 self._around.on_delta(turn, flight.id, text, thinking)
 
             if self._driven.turn.cancel:
                 return LlmCallOutcome(error=NOT_WANTED)
             kept: list[Blob] = []
-            hearing = Hearing(on_delta, partial(self._job_begun, flight))
-            flight.said = Saying()
+            hearing = ReplySink(on_delta, partial(self._job_begun, flight))
+            flight.said = PartialReply()
             outcome = await ask_model(self._around.model, turn, item, shown, hearing, flight.said, kept.append)
             flight.blobs = tuple(kept)
             return outcome
 
         return run
 
-    async def _job_begun(self, flight: Flight, job: Json) -> None:
-        """Who finds the turn after us waits for this job, instead of buying another: before anything else of it."""
+    async def _job_begun(self, flight: InFlight, job: Json) -> None:
+        """Record the provider job before anything else of the call. The next owner waits for it and buys no other."""
         if len(encode(job)) > MAX_JOB_BYTES:
-            log.warning("a job of a provider is too large to be found again", extra={"effect": flight.id})
+            log.warning("provider job too large to record", extra={"effect": flight.id})
             return
-        flight.valve = flight.valve or Valve(self._driven)
+        flight.valve = flight.valve or WriteGuard(self._driven)
         flight.valve.submit(ModelJobBegun(id=flight.id, job=job))
         try:
             await flight.valve.durable()
         except Error:
-            raise Parked from None  # whoever owns the turn now finds out about the job, or not
+            raise Parked from None  # the current owner of the turn may have read of the job, or not
 
     def sleep(self, due_at: int) -> Runner:
-        """Wait until it is time."""
+        """Return the runner that waits for a time."""
 
-        async def run(flight: Flight) -> Outcome:
+        async def run(flight: InFlight) -> Outcome:
             await self._waits.until(flight.id, None, due_at)
             return SleepOutcome()
 
         return run
 
     def completion(self, item: AwaitCompletion) -> Runner:
-        """Wait for somebody outside to tell how a call ended."""
+        """Return the runner that waits for the external completion of a call."""
 
-        async def run(flight: Flight) -> Outcome:
-            due_at = item.pending.due_at or flight.begun.care.due_at
+        async def run(flight: InFlight) -> Outcome:
+            due_at = item.pending.due_at or flight.begun.policy.due_at
             key = item.pending.key
             answer = await self._waits.until(flight.id, key, due_at)
             resolution = answer or await self._waits.give_up(key, item.pending.silence)
@@ -191,10 +191,10 @@ class Runners:
         return run
 
     def approval(self, item: AwaitApproval) -> Runner:
-        """Wait for somebody to allow a call."""
+        """Return the runner that waits for a person's approval of a call."""
 
-        async def run(flight: Flight) -> Outcome:
-            await self._driven.durable()  # nobody can answer what is not there
+        async def run(flight: InFlight) -> Outcome:
+            await self._driven.durable()  # the promise must be durable before it can be answered
             key = item.command.key
             resolution = await self._waits.until(flight.id, key, item.due_at) or await self._waits.give_up(key)
             return AwaitEventOutcome(resolution=await still_holds(self._around.store, key, resolution))
@@ -202,27 +202,27 @@ class Runners:
         return run
 
     def verdict(self, item: AwaitVerdict) -> Runner:
-        """Wait for somebody to say what became of a call in doubt."""
+        """Return the runner that waits for a person's verdict on a call in doubt."""
 
-        async def run(flight: Flight) -> Outcome:
+        async def run(flight: InFlight) -> Outcome:
             await self._driven.durable()
             command = flight.begun.envelope.command
             assert isinstance(command, AwaitEvent)
-            due_at = flight.begun.care.due_at
+            due_at = flight.begun.policy.due_at
             known = await self._waits.until(flight.id, command.key, due_at)
             resolution = known or await self._waits.give_up(command.key)
             decision = decision_of(resolution)
             if decision is not None and did_not_happen(resolution) and not await self._nobody_can_still_do_it(item):
-                reason = "not done, it was said; but the former worker may still be doing it"
+                reason = "reported as not done, but the former worker may still be doing it"
                 resolution = msgspec.structs.replace(decision, verdict="unknown", reason=reason).resolution
             return AwaitEventOutcome(resolution=resolution)
 
         return run
 
-    def probe(self, item: Probe, ready: Ready) -> Runner:
-        """Ask the outside system about a call in doubt."""
+    def probe(self, item: Probe, ready: ReadyCall) -> Runner:
+        """Return the runner that probes an external system about a call in doubt."""
 
-        async def run(flight: Flight) -> Outcome:
+        async def run(flight: InFlight) -> Outcome:
             flight.start()
             certain = await self._nobody_can_still_do_it(item)
             try:
@@ -235,17 +235,17 @@ class Runners:
         return run
 
     async def _nobody_can_still_do_it(self, item: Probe | AwaitVerdict) -> bool:
-        """Whether a call in doubt can certainly not take effect any more: only if the process that made it is dead.
+        """Return True if a call in doubt can certainly not take effect any more: the process that made it is dead.
 
-        A deadline is no proof (a worker frozen past it goes on where it stood when it thaws), and neither is a body
-        that ended when it was cancelled (a thread or a request that it had begun goes on without it).
+        A passed deadline is no proof, because a frozen worker continues when it thaws. The end of a cancelled body is
+        no proof either, because a thread or request that it started continues without it.
         """
         return item.worker != self._driven.worker and await self._around.is_dead(item.worker)
 
-    def tool(self, item: RunCall, ready: Ready) -> Runner:
-        """Run one attempt of a call."""
+    def tool(self, item: RunCall, ready: ReadyCall) -> Runner:
+        """Return the runner of one attempt of a call."""
 
-        async def run(flight: Flight) -> Outcome:
+        async def run(flight: InFlight) -> Outcome:
             try:
                 async with self._around.deps.use() as given:
                     return await self._attempt(item, ready, flight, given)
@@ -254,8 +254,8 @@ class Runners:
 
         return run
 
-    async def _attempt(self, item: RunCall, ready: Ready, flight: Flight, given: object) -> Outcome:
-        flight.valve = Valve(self._driven)
+    async def _attempt(self, item: RunCall, ready: ReadyCall, flight: InFlight, given: object) -> Outcome:
+        flight.valve = WriteGuard(self._driven)
         controller = JournaledController(self._journal, flight.valve)
         place = self._place(item)
         if flight.effect == "resumable":
@@ -267,7 +267,7 @@ class Runners:
         if flight.body and flight.site:
             flight.site.keep = partial(self._driven.attach, item.call.id)
             flight.site.cache = Cache(self._driven.keep, self._driven.drop)
-        pure = not flight.begun.care.waits
+        pure = not flight.begun.policy.waits
 
         def may_start() -> bool:
             if flight.cancellation.cancelled or not (pure or self._driven.lease_live()):
@@ -282,20 +282,20 @@ class Runners:
             ctx,
             around.threads,
             around.clock,
-            deadline_at=flight.begun.care.deadline_at,
+            deadline_at=flight.begun.policy.deadline_at,
             may_start=may_start,
         )
         completion.over = True
         if completion.key and isinstance(done.outcome.launch, Done):
-            await self._waits.withdraw(completion.key)  # it ended after all: whoever has the key is told so
-        around.emitter.flush()  # what the call said stands before what became of it
+            await self._waits.withdraw(completion.key)  # the call ended by itself: a late use of the key is told so
+        around.emitter.flush()  # progress comes before the outcome
         flight.blobs = done.blobs
         site = flight.site
         if site is None or not site.triggers:
             return done.outcome
         return msgspec.structs.replace(done.outcome, triggers=tuple(site.triggers))
 
-    def _place(self, item: RunCall) -> Place:
+    def _place(self, item: RunCall) -> BodyScope:
         assert item.ref.index is not None
         return call_place(
             scope=self._scope,
@@ -306,11 +306,11 @@ class Runners:
             tool=item.call.name,
         )
 
-    async def _body(self, item: RunCall, place: Place, flight: Flight, controller: JournaledController) -> Body:
+    async def _body(self, item: RunCall, place: BodyScope, flight: InFlight, controller: JournaledController) -> Body:
         around = self._around
         secret = await around.secrets.get(SECRET)
         body = Body(
-            place, controller, self._waits.of(flight.id), around.clock, around.threads, secret, around.services.veil
+            place, controller, self._waits.of(flight.id), around.clock, around.threads, secret, around.services.redactor
         )
         body.spawner = around.spawner(item.call.id, controller.ledger)
         return body
@@ -318,7 +318,7 @@ class Runners:
     def _attempts_completion(self, item: RunCall, controller: JournaledController) -> AttemptCompletion:
         turn, ref = self._driven.turn, msgspec.structs.replace(item.ref, tail="completion")
 
-        def describe(key: AwaitEventKey) -> Envelope:
+        def describe(key: EventKey) -> Envelope:
             return envelope(self._where, turn, AwaitCompletion(ref, item.call, Pending(key=key)))
 
         around = self._around
@@ -326,16 +326,16 @@ class Runners:
             controller, describe, around.secrets, self._scope, item.call.id, item.ref.attempt, around.clock
         )
 
-    # --- what other people's code is given
+    # --- contexts for user code
 
     def prepare_context(self, item: RunCall) -> ToolPrepareContext:
-        """What a provider's hook is given."""
+        """Return the context for a provider's hook or an approval predicate."""
         site = CallSite(self._driven.turn, item.call.id, item.ref.id, self._turn_context(), self._driven.so_far)
         return ToolPrepareContext(
             session_id=self._where.session,
             call_id=item.call.id,
             turn_context=site.turn_context,
-            given=self._around.deps.at_hand,
+            _deps=self._around.deps.at_hand,
             sessions=self._around.clients(site).sessions,
         )
 
@@ -355,8 +355,8 @@ class Runners:
     def _context(
         self,
         item: RunCall | Probe,
-        ready: Ready,
-        flight: Flight,
+        ready: ReadyCall,
+        flight: InFlight,
         given: object,
         completion: AttemptCompletion | None = None,
     ) -> ToolContext[object]:
@@ -373,22 +373,24 @@ class Runners:
             max_attempts=prepared.contract.durability.retry.max_attempts,
             idempotency_key=keys.tool_idempotency(where.tenant, where.session, item.call.id, item.call.name),
             args=ready.call.args,
-            given=given,
             cancellation=flight.cancellation,
-            services=self._around.services,
-            event_emitter=self._around.emitter,
-            event_context=EventContext(turn_id=self._driven.turn.id, exec_id=flight.id),
-            prepared_payload=ready.call.prepared_payload,
-            turn_context=flight.site.turn_context,
-            parent_invocation=flight.begun.envelope.invocation,
-            clients=self._around.clients(flight.site),
-            body=flight.body,
-            completion=completion,
+            _call=CallOrigin(
+                deps=given,
+                services=self._around.services,
+                event_emitter=self._around.emitter,
+                event_context=EventContext(turn_id=self._driven.turn.id, exec_id=flight.id),
+                prepared_payload=ready.call.prepared_payload,
+                turn_context=flight.site.turn_context,
+                parent_invocation=flight.begun.envelope.invocation,
+                clients=self._around.clients(flight.site),
+                body=flight.body,
+                completion=completion,
+            ),
         )
 
 
-async def still_holds(store: Store, key: AwaitEventKey, resolution: Resolution) -> Resolution:
-    """An approval holds until it expires by the store's clock, and once."""
+async def still_holds(store: Store, key: EventKey, resolution: Resolution) -> Resolution:
+    """Return the resolution, or a refusal if its approval is used up or has expired by the store's clock."""
     decision = approved(resolution)
     if decision is None:
         return resolution

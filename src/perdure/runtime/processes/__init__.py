@@ -1,1 +1,1 @@
-"""Processes: what is started and outlives its turn, and the functions that run in one."""
+"""Processes: durable functions that outlive the turn that started them."""

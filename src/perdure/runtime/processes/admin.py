@@ -1,4 +1,4 @@
-"""`rt.processes`: the processes of a tenant, looked at and spoken to."""
+"""`rt.processes`: list, cancel and share the processes of a tenant."""
 
 from __future__ import annotations
 
@@ -23,18 +23,17 @@ from perdure.vocab.records import Row
 from perdure.vocab.registrations import ProcessOutput, Registration
 
 if TYPE_CHECKING:
-    from perdure.runtime.runtime import Runtime
+    from perdure.runtime.core import RuntimeCore
 
 PAGE = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A process in a list, as far as that is told without reading its log: what it is, and how it ended; `place`
-    continues a list after it.
+    """A process in a list, without a read of its log. `place` continues a list after it.
 
-    One that has not ended is `waiting` if it is parked: while it waits in memory, for half a minute at most, it is
-    `running`. `await one.handle.record()` knows it exactly, and what it waits for.
+    A live process is `waiting` if it is parked. While it waits in memory, for at most half a minute, it is `running`.
+    `await one.handle.record()` returns the exact status and the waits.
     """
 
     handle: ProcessHandle
@@ -50,29 +49,28 @@ CancelSource = Literal["host", "tool", "process"]
 
 
 class CancelAbility(Protocol):
-    """How processes are asked to end by whoever sees them: a tool of a session, one that runs in a process, or the
-    application itself through `rt.processes`."""
+    """The policy for cancel requests: from a tool of a session, from a process, or from the application."""
 
     async def cancel(self, handle: ProcessHandle, reason: str, source: CancelSource) -> bool:
-        """Ask one to end; whether it was asked. An `Error` or a `ToolError` refuses."""
+        """Request the end of a process. Return whether it was requested; raise `Error` or `ToolError` to refuse."""
         ...
 
 
 class AskToEnd:
-    """The ordinary ability: everybody who sees a process may ask."""
+    """The default policy: every caller that sees a process may cancel it."""
 
     async def cancel(self, handle: ProcessHandle, reason: str, source: CancelSource) -> bool:
-        """Ask it to end."""
+        """Request the end of the process."""
         return await handle.cancel(reason)
 
 
 class Processes:
     """The processes of this tenant."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: RuntimeCore) -> None:
         self._runtime = runtime
         self.cancel_ability: CancelAbility = AskToEnd()
-        """How tools and others ask processes to end: put your own here to refuse or to tell somebody."""
+        """The policy for all cancel requests. Replace it to refuse or to report them."""
 
     async def list(
         self,
@@ -84,12 +82,11 @@ class Processes:
         limit: int = 50,
         before: int | None = None,
     ) -> tuple[Listed, ...]:
-        """Processes, the latest first: those that have not ended, or all of them. With `session`, those that are seen
-        from there (or from a `frame` of it); with `definition`, those of that code. `before` continues after the
-        `place` of the last one.
+        """Return processes, latest first: live ones, or all of them.
 
-        A page costs what it holds, however many processes there are. (With a session *and* a definition, what the
-        session sees is looked through.)
+        `session` (and `frame`) selects those visible there, `definition` those of one process code. `before` continues
+        after the `place` of the last one. The cost of a page does not depend on the number of processes. With a session
+        *and* a definition, all processes visible in the session are scanned.
 
         Raises:
             Error: `invalid_argument`.
@@ -97,7 +94,7 @@ class Processes:
         rt = self._runtime
         rt.check_usable()
         if mode not in get_args(ProcessListMode):
-            raise Error(Code.INVALID_ARGUMENT, f"{mode!r} is no list of processes", hint="live or all")
+            raise Error(Code.INVALID_ARGUMENT, f"invalid list mode {mode!r}", hint='"live" or "all"')
         scope = None if session is None else SessionScope(session_id=session, frame_id=frame)
         page = await rt.store.newest(
             tenant=rt.tenant,
@@ -129,7 +126,7 @@ class Processes:
         )
 
     def handle(self, value: Json) -> ProcessHandle:
-        """The process that a handle stands for: its id, a handle, or the JSON of one.
+        """Return the process of a value: its id, a handle, or the JSON of a handle.
 
         Raises:
             Error: `process_handle_invalid`.
@@ -142,15 +139,14 @@ class Processes:
             case str():
                 name = value
             case _:
-                raise _invalid("a handle is an id, or what handle.json gives")
+                raise _invalid("expected a process id, or the value of handle.json")
         try:
             return ProcessHandle(self._runtime, check_process_id(name))
         except Error as problem:
             raise _invalid(problem.message) from None
 
     async def validate(self, *handles: Json, session: str | None = None, frame: str = "") -> tuple[ProcessHandle, ...]:
-        """The processes that these handles stand for, if there are all of them, and are seen from the session if one is
-        named.
+        """Return the processes of these handles, if all exist and, with `session`, all are visible there.
 
         Raises:
             Error: `process_handle_invalid`, `process_unknown`, `process_not_visible`.
@@ -163,11 +159,11 @@ class Processes:
                 raise unknown(one.id)
         return found
 
-    # --- from where they are seen
+    # --- visibility
 
     async def grant(self, *handles: Json, session: str, frame: str = "") -> None:
-        """Let processes be seen from a session (or a frame of it) too: its tools may list, await, signal and cancel
-        them. All of them or none.
+        """Make processes visible in a session (or a frame of it), all or none. Its tools may list, await, signal and
+        cancel them.
 
         Raises:
             Error: `session_unknown`, `process_unknown`, `process_handle_invalid`. Nothing was changed.
@@ -176,18 +172,18 @@ class Processes:
         await edges.add(self._runtime, self._handles(handles), scope, replay=self._unique())
 
     async def revoke(self, *handles: Json, session: str, frame: str = "") -> None:
-        """Let processes not be seen from there any more. They go on."""
+        """Make processes invisible in a session. The processes go on."""
         scope = SessionScope(session_id=session, frame_id=frame)
         await edges.remove(self._runtime, self._handles(handles), scope, replay=self._unique())
 
     async def transfer(
         self, *handles: Json, session: str, to: str, frame: str = "", to_frame: str = "", key: str = ""
     ) -> None:
-        """Let processes be seen from another session instead: all of them or none. Nothing to transfer is done at once.
-        The same transfer under the same `key` is made once.
+        """Move the visibility of processes to another session, all or none. The same transfer under the same `key`
+        applies once.
 
         Raises:
-            Error: `process_not_visible` if one is not seen from `session`; `session_unknown`. Nothing was changed.
+            Error: `process_not_visible` if one is not visible in `session`; `session_unknown`. Nothing was changed.
         """
         found = self._handles(handles)
         if not found:
@@ -198,17 +194,18 @@ class Processes:
         await edges.move(self._runtime, found, old, new, replay=key or self._unique())
 
     async def release(self, session: str, *, frame: str = "") -> int:
-        """Take away all that a session sees: how many processes that were. None of them is cancelled."""
+        """Remove the visibility of all processes in a session, and return their number. No process is cancelled."""
         released = 0
         while page := await self.list("all", session=session, frame=frame, limit=PAGE):
             await self.revoke(*(one.handle for one in page), session=session, frame=frame)
             released += len(page)
         return released
 
-    # --- ending them
+    # --- cancelling
 
     async def cancel(self, handle: Json, reason: str = "", *, source: CancelSource = "host") -> bool:
-        """Ask one to end, through the `cancel_ability` of this runtime. False if it had ended or was asked before."""
+        """Request the end of a process, through `cancel_ability`. False if it had ended, or the request was made
+        before."""
         return await self.cancel_ability.cancel(self.handle(handle), reason, source)
 
     async def cancel_all(
@@ -220,8 +217,8 @@ class Processes:
         keep: Iterable[Json] = (),
         source: CancelSource = "host",
     ) -> int:
-        """Ask all that have not ended to end, or those that are seen from a session, except `keep`: how many were
-        asked."""
+        """Request the end of all live processes, or of those visible in a session, except `keep`. Return the number of
+        requests."""
         kept = {self.handle(value).id for value in keep}
         asked, before = 0, None
         while page := await self.list("live", session=session, frame=frame, limit=PAGE, before=before):
@@ -232,7 +229,7 @@ class Processes:
         return asked
 
     async def cancel_unreferenced(self, *keep: Json, session: str, frame: str = "", reason: str = "") -> int:
-        """Ask all that are seen from a session to end, except those that somebody still refers to."""
+        """Request the end of all processes visible in a session, except those in `keep`."""
         return await self.cancel_all(session=session, frame=frame, reason=reason, keep=keep)
 
     def _handles(self, values: Iterable[Json]) -> tuple[ProcessHandle, ...]:
@@ -248,4 +245,4 @@ class Processes:
 
 
 def _invalid(because: str) -> Error:
-    return Error(Code.PROCESS_HANDLE_INVALID, "this is not the handle of a process", because=because)
+    return Error(Code.PROCESS_HANDLE_INVALID, "invalid process handle", because=because)

@@ -1,7 +1,7 @@
-"""Several things that a process does at once: all of them, or whichever comes first.
+"""Concurrent branches of a process: all of them, or the first to end.
 
-Laws: what is stopped because of another takes nothing any more and gets no further, on this entry and on every later
-one. Whatever a branch raises, it gets past nobody but who waits for it.
+Laws: a branch that is stopped because of another takes no more input and makes no progress, on this entry and every
+later one. An exception in a branch reaches only the caller that awaits it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from perdure.errors import Code, Error
 from perdure.tools.body import Body
 from perdure.tools.branches import Branch, along, branch
 from perdure.tools.contained import drive
-from perdure.tools.endings import Parked
+from perdure.tools.step_outcomes import Parked
 from perdure.tools.threads import Ended, Raised, Returned
 
 T = TypeVar("T")
 
 
 async def gather(body: Body, branches: Sequence[Awaitable[T]]) -> list[T]:
-    """What all of them returned. If one fails, that is recorded, the others are stopped where they wait, and it is
+    """Return the results of all branches. A failure is recorded, stops the other branches where they wait, and is
     raised."""
     name = str(body.count("gather"))
     known = body.recorded("gather", name)
@@ -43,7 +43,7 @@ async def gather(body: Body, branches: Sequence[Awaitable[T]]) -> list[T]:
     try:
         if failed is not None:
             _value_of(await tasks[failed])
-            for place in places:  # it does not fail any more
+            for place in places:  # the recorded failure did not happen again
                 if place.held is not None:
                     place.held.set()
         for ended in asyncio.as_completed(tasks):
@@ -55,9 +55,9 @@ async def gather(body: Body, branches: Sequence[Awaitable[T]]) -> list[T]:
 
 
 async def first(body: Body, name: str, branches: Mapping[str, Awaitable[Json]], *, stops: bool) -> tuple[str, Json]:
-    """Whichever comes first: its name and its value. With `stops`, the others are stopped where they wait."""
+    """Return the name and value of the first branch to end. With `stops`, the others are stopped where they wait."""
     if not branches:
-        raise Error(Code.INVALID_ARGUMENT, f"ctx.first({name!r}) has nothing to wait for")
+        raise Error(Code.INVALID_ARGUMENT, f"ctx.race({name!r}) has no branches")
     known = body.recorded("first", name)
     winner: str | None = known["winner"] if known is not None and known["winner"] in branches else None
     places = {key: branch() for key in branches}
@@ -78,7 +78,7 @@ async def first(body: Body, name: str, branches: Mapping[str, Awaitable[Json]], 
     try:
         waiting = tasks.values() if winner is None else (tasks[winner],)
         done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        if winner is None:  # it was asked to end
+        if winner is None:  # cancelled
             return "", _value_of(done.pop().result())
         fates: Json = {key: _fate(task, stops) for key, task in tasks.items() if key != winner}
         body.record("first", name, {"winner": winner, "losers": fates})
@@ -102,7 +102,7 @@ def _begin(
 
 
 def _stop(place: Branch, task: asyncio.Task[Ended]) -> None:
-    if not place.stopped:  # else it has been told, and may be cleaning up
+    if not place.stopped:  # a stopped branch may be cleaning up
         place.stopped = True
         task.cancel()
 
@@ -118,7 +118,7 @@ def _others(places: Iterable[Branch], mine: Branch | None) -> list[Branch]:
 
 
 def _failed(ended: Ended) -> bool:
-    """Whether it raised something of its own, and was not merely told to end."""
+    """Return whether a branch raised an error of its own, instead of being cancelled or parked."""
     return isinstance(ended, Raised) and not isinstance(ended.error, asyncio.CancelledError | Parked)
 
 

@@ -1,4 +1,4 @@
-"""`ctx.processes` of one call: commands to the process table, as effects of the tool that gives them."""
+"""`ctx.processes` of one call: process commands, as effects of the tool."""
 
 from __future__ import annotations
 
@@ -24,11 +24,10 @@ from perdure.runtime.processes.events import info_of
 from perdure.runtime.processes.function import ProcessFunction
 from perdure.runtime.processes.handle import ProcessHandle
 from perdure.runtime.processes.starting import python_process, register
-from perdure.tools.body import Body
-from perdure.tools.clients.surface import CallSurface
+from perdure.tools.context import ToolContext, origin_of
 from perdure.tools.durations import seconds
-from perdure.tools.endings import EventFailed, EventTimedOut
 from perdure.tools.errors import ToolError
+from perdure.tools.step_outcomes import EventFailed, EventTimedOut
 from perdure.vocab.blobs import Blob
 from perdure.vocab.causes import ToolCallCause
 from perdure.vocab.log_keys import event_key
@@ -50,34 +49,36 @@ from perdure.vocab.processes import (
     StartProcess,
     TransferProcesses,
 )
-from perdure.vocab.promises import Cancelled, Err, Ok, TimedOut
+from perdure.vocab.promises import Cancelled, Failure, Ok, TimedOut
 from perdure.vocab.records import ProcessEvent
 from perdure.vocab.registrations import EngineInput, Provenance, Registration, ToolCallInput
 
 if TYPE_CHECKING:
-    from perdure.runtime.runtime import Runtime
+    from perdure.runtime.core import RuntimeCore
 
 TOOL_REASON = "requested by tool"
 
 
 @dataclass(slots=True)
 class RunLocal:
-    """What one call has started: it may speak to that wherever it is seen from."""
+    """The processes that one call has started, which it may use regardless of their visibility."""
 
     started: set[str] = field(default_factory=set[str])
     counted: Counter[str] = field(default_factory=Counter[str])
 
 
 class ProcessesClient:
-    """`ctx.processes` of one call: recorded where its body is resumable, else made once by keys of the call."""
+    """`ctx.processes` of one call. Commands are recorded if its body is resumable, else deduplicated by keys of the
+    call."""
 
-    def __init__(self, runtime: Runtime, ctx: CallSurface, body: Body | None, site: CallSite, local: RunLocal) -> None:
+    def __init__(self, runtime: RuntimeCore, ctx: ToolContext[object], site: CallSite, local: RunLocal) -> None:
         self._rt = runtime
         self._ctx = ctx
-        self._body = body
+        self._origin = origin_of(ctx)
+        self._body = self._origin.body
         self._site = site
         self._local = local
-        self._scope = SessionScope(session_id=ctx.session_id, frame_id=ctx.agent_frame_id)
+        self._scope = SessionScope(session_id=ctx.session_id, frame_id=self._origin.agent_frame_id)
 
     # --- starting
 
@@ -104,7 +105,7 @@ class ProcessesClient:
         started = await self._do(command, perform)
         assert isinstance(started, ProcessStarted)
         self._local.started.add(asked.process_id)
-        self._ctx.emit_child_process_started(asked.process_id, asked.definition)
+        self._origin.emit_child_process_started(asked.process_id, asked.definition)
         return cast("dict[str, Json]", started.record)
 
     def _asked(
@@ -112,7 +113,7 @@ class ProcessesClient:
     ) -> tuple[Registration, Blob | None]:
         mine = Provenance(
             originator=self._scope,
-            parent=self._ctx.runtime_process_id or "",
+            parent=self._origin.runtime_process_id or "",
             caused_by=ToolCallCause(session_id=self._ctx.session_id, call_id=self._ctx.call_id),
         )
         if isinstance(process, Registration):
@@ -122,7 +123,7 @@ class ProcessesClient:
                 asked = structs.replace(asked, env=env)
             return structs.replace(asked, provenance=mine, wake_target=asked.wake_target or self._scope), blob
         if not isinstance(process, ProcessFunction | str):
-            raise ToolError("A process is a function, its name, or a registration", code="invalid_argument")
+            raise ToolError("A process must be a function, its name, or a registration", code="invalid_argument")
         self._local.counted["start"] += 1
         derived = join(self._ctx.tenant, self._ctx.session_id, self._ctx.call_id, str(self._local.counted["start"]))
         name = f"prc_{hashlib.sha256(derived.encode()).hexdigest()[:24]}" if id is None else id
@@ -131,15 +132,15 @@ class ProcessesClient:
         )
 
     async def complete_external(self, handle: Json, value: Json = None) -> None:
-        """Say that a process that is done outside has ended."""
+        """End an externally owned process."""
         self._site.check_running()
         with visibly():
             await (await self._visible(handle)).complete(value)
 
-    # --- looking
+    # --- reading
 
     async def await_process(self, handle: Json, *, timeout: float | str | None = None) -> Json:
-        """How a process ended."""
+        """Wait for the end of a process, and return its outcome."""
         with visibly():
             within = seconds(timeout)
             target = await self._visible(handle)
@@ -152,23 +153,23 @@ class ProcessesClient:
                 return output
             case TimedOut():
                 raise EventTimedOut(f"the process {target.id} has not ended in time", code=Code.RESULT_TIMEOUT.value)
-            case Err(code=code, message=message):
+            case Failure(code=code, message=message):
                 raise EventFailed(message, code=code)
             case Cancelled():
                 raise EventFailed("the wait was cancelled", code=Code.DURABLE_EFFECT_EVENT_CANCELLED.value)
 
     async def list_handles(self) -> tuple[Json, ...]:
-        """Those that have not ended."""
+        """Return the visible live processes."""
         return await self._list("live")
 
     async def list_all_handles(self) -> tuple[Json, ...]:
-        """All of them."""
+        """Return all visible processes."""
         return await self._list("all")
 
     async def list_handles_filtered(
         self, *, definition: str | None = None, status: str | None = None
     ) -> tuple[Json, ...]:
-        """Those of one definition, or in one status."""
+        """Return the visible processes of one definition, or in one status."""
         return tuple(
             one
             for one in await self._list("all")
@@ -193,14 +194,14 @@ class ProcessesClient:
         return listed.entries
 
     async def validate_handles(self, *handles: Json) -> tuple[str, ...]:
-        """The ids of handles that are seen from here."""
+        """Return the ids of handles, if all are visible here."""
         with visibly():
             return tuple([(await self._visible(handle)).id for handle in handles])
 
-    # --- speaking to them
+    # --- control
 
     async def signal(self, handle: Json, name: str, payload: Json = None) -> Json:
-        """Send a signal."""
+        """Send a signal to a process."""
         with visibly():
             target = self._rt.processes.handle(handle)
         self._local.counted[f"{target.id}:{name}"] += 1
@@ -222,7 +223,7 @@ class ProcessesClient:
         return sent.event
 
     async def cancel(self, handle: Json, reason: str = TOOL_REASON) -> bool:
-        """Ask a process to end."""
+        """Request the end of a process."""
         with visibly():
             target = self._rt.processes.handle(handle)
         command = CancelProcess(process_id=target.id, reason=reason)
@@ -237,11 +238,11 @@ class ProcessesClient:
         return bool(done.record["requested"])
 
     async def cancel_all(self, reason: str = TOOL_REASON) -> int:
-        """Ask all that are seen from here to end."""
+        """Request the end of all visible processes."""
         return sum([await self.cancel(one["handle"], reason) for one in await self.list_handles()])
 
     async def cancel_unreferenced_handles(self, *keep: Json) -> int:
-        """Ask all to end that are seen from here, except these."""
+        """Request the end of all visible processes, except these."""
         with visibly():
             kept = {self._rt.processes.handle(value).id for value in keep}
         rest = [one for one in await self.list_handles() if one["handle"]["id"] not in kept]
@@ -249,16 +250,16 @@ class ProcessesClient:
 
     @property
     def _source(self) -> CancelSource:
-        return "tool" if self._ctx.runtime_process_id is None else "process"
+        return "tool" if self._origin.runtime_process_id is None else "process"
 
-    # --- from where they are seen
+    # --- visibility
 
     async def transfer_handles(self, session: str, *handles: Json) -> None:
-        """Give processes to another session."""
+        """Move the visibility of processes to another session."""
         await self._transfer(SessionScope(session_id=session), handles)
 
     async def transfer_handles_to_frame(self, frame: str, *handles: Json) -> None:
-        """Give processes to a frame of this session."""
+        """Move the visibility of processes to a frame of this session."""
         await self._transfer(SessionScope(session_id=self._scope.session_id, frame_id=frame), handles)
 
     async def _transfer(self, to: SessionScope, handles: tuple[Json, ...]) -> None:
@@ -273,7 +274,7 @@ class ProcessesClient:
 
         async def perform() -> ProcessOutcome:
             known = await self._rt.store.find(targets[0].stream, event_key("process.observer_added", replay))
-            if known is None:  # it was not made by an attempt before this one
+            if known is None:  # no earlier attempt made the transfer
                 for one in targets:
                     await self._check(one)
                 await edges.check_session(self._rt, to)
@@ -283,7 +284,7 @@ class ProcessesClient:
         await self._do(command, perform)
 
     async def release_session(self, session: str) -> int:
-        """Take away what a session sees."""
+        """Remove the visibility of all processes in a session."""
         command = DeleteSessionEdges(session_id=session)
 
         async def perform() -> ProcessOutcome:
@@ -295,7 +296,7 @@ class ProcessesClient:
         assert isinstance(done, SessionEdgesDeleted)
         return int(done.report["released"])
 
-    # --- how each is done
+    # --- execution
 
     async def _visible(self, handle: Json) -> ProcessHandle:
         found = self._rt.processes.handle(handle)

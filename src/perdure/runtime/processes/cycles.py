@@ -1,8 +1,8 @@
-"""Processes that wait for each other's end: found from their logs, so that none of them waits for ever.
+"""Detection of wait cycles: processes that wait for each other's end, found from their logs.
 
-A process is stuck if all it waits for is the end of processes that are stuck too, without a deadline. Whoever is about
-to park and finds that it stands in such a circle is refused its wait. Of several that look at once, all but one park,
-so that this one sees the others as they are.
+A process is stuck if it waits only for the end of stuck processes, without a deadline. A process that is about to park
+and finds itself in such a cycle is refused its wait. Of several that check at once, all but one park, so that the last
+one sees the others as parked.
 """
 
 from __future__ import annotations
@@ -18,31 +18,30 @@ MAX_LOOKED_AT = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Circle:
-    """Processes that wait for each other, the one that was asked about first; `unparked` are those of the others which
-    may still have something under way."""
+class WaitCycle:
+    """A wait cycle, the process that was checked first. `unparked` are the other members that may still be running."""
 
     members: tuple[str, ...]
     unparked: tuple[str, ...]
 
     @property
     def told(self) -> str:
-        """The circle, as people are told it."""
+        """The cycle as text for people."""
         return " -> ".join((*self.members, self.members[0]))
 
 
 def waits_for(record: ProcessRecord) -> tuple[str, ...]:
-    """Whose ends a process waits for, if it waits for nothing else and for as long as it takes; empty otherwise."""
+    """Return the processes whose ends a process waits for, if it waits for nothing else and without a deadline."""
     if record.output is not None or record.cancel is not None or record.abandon is not None:
         return ()
     parts = [PartRef.parse(wait.effect) for wait in record.waiting if is_part(wait.effect) and wait.until is None]
     if len(parts) != len(record.waiting) or any(part.kind != "wait" for part in parts):
         return ()
-    return tuple(part.name.partition("#")[0] for part in parts)  # the same one again has a number
+    return tuple(part.name.partition("#")[0] for part in parts)  # a repeated wait has a number
 
 
-async def circle_of(store: Store, tenant: Tenant, record: ProcessRecord) -> Circle | None:
-    """The circle in which a process stands, if nothing that it waits for could ever come."""
+async def find_wait_cycle(store: Store, tenant: Tenant, record: ProcessRecord) -> WaitCycle | None:
+    """Return the wait cycle of a process, or None if one of its waits can still end."""
     me = record.known.process_id
     edges = {me: waits_for(record)}
     unparked: list[str] = []
@@ -61,16 +60,16 @@ async def circle_of(store: Store, tenant: Tenant, record: ProcessRecord) -> Circ
             return None
         edges[name] = waits_for(fold_all(rows))
         if not edges[name]:
-            return None  # it goes on by itself, and so may all who wait for it
+            return None  # not stuck, so its waiters may go on too
         if not info.parked:
             unparked.append(name)
         ahead += edges[name]
     path = _path(edges, me)
-    return None if path is None else Circle(path, tuple(unparked))
+    return None if path is None else WaitCycle(path, tuple(unparked))
 
 
 def _path(edges: dict[str, tuple[str, ...]], me: str) -> tuple[str, ...] | None:
-    """A way from a process back to itself; None if there is none."""
+    """Return a path from a process back to itself, or None."""
     ways: list[tuple[str, ...]] = [(me,)]
     seen = {me}
     while ways:

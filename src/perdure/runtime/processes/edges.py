@@ -1,7 +1,7 @@
-"""From which sessions a process is seen: edges are given, taken away and moved, as events of the process itself.
+"""The visibility of processes in sessions: adding, removing and moving entries, as events of the process.
 
-Laws: what is asked for several processes happens to all of them or to none. Taking an edge away ends nothing. The same
-change under the same key is made once.
+Laws: a change of several processes applies to all or none. Removing an entry ends no process. The same change under the
+same key applies once.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from perdure.vocab.processes import SessionScope
 from perdure.vocab.records import ProcessEvent
 
 if TYPE_CHECKING:
+    from perdure.runtime.core import RuntimeCore
     from perdure.runtime.processes.handle import ProcessHandle
-    from perdure.runtime.runtime import Runtime
 
 
-async def check_visible(rt: Runtime, handles: Sequence[ProcessHandle], scope: SessionScope) -> None:
-    """Refuse processes that are not seen from a session, whether or not they exist.
+async def check_visible(rt: RuntimeCore, handles: Sequence[ProcessHandle], scope: SessionScope) -> None:
+    """Raise if a process is not visible in a session, whether or not the process exists.
 
     Raises:
         Error: `process_not_visible`.
@@ -44,8 +44,8 @@ async def check_visible(rt: Runtime, handles: Sequence[ProcessHandle], scope: Se
             raise not_visible(handle.id, scope)
 
 
-async def check_session(rt: Runtime, scope: SessionScope) -> None:
-    """Refuse a session that does not exist: nobody shall see by accident what was given to a namesake.
+async def check_session(rt: RuntimeCore, scope: SessionScope) -> None:
+    """Raise if a session does not exist: a later session of the same name must not see the process by accident.
 
     Raises:
         Error: `session_unknown`.
@@ -53,34 +53,34 @@ async def check_session(rt: Runtime, scope: SessionScope) -> None:
     if await rt.store.stream(session_stream(rt.tenant, SessionId(scope.session_id))) is None:
         raise Error(
             Code.SESSION_UNKNOWN,
-            f"there is no session {scope.session_id!r}; nothing was changed",
-            hint="a process is given to a session that has had its first input",
+            f"unknown session {scope.session_id!r}; nothing was changed",
+            hint="await session.send(...)",
             session=scope.session_id,
         )
 
 
-async def add(rt: Runtime, handles: Sequence[ProcessHandle], scope: SessionScope, *, replay: str) -> None:
-    """Let processes be seen from a session too."""
+async def add(rt: RuntimeCore, handles: Sequence[ProcessHandle], scope: SessionScope, *, replay: str) -> None:
+    """Make processes visible in a session."""
     label = Label(adds=edge_tags(scope))
     await _write(rt, handles, OBSERVER_ADDED, observer_added(scope), label, replay)
 
 
-async def remove(rt: Runtime, handles: Sequence[ProcessHandle], scope: SessionScope, *, replay: str) -> None:
-    """Let them not be seen from there any more."""
+async def remove(rt: RuntimeCore, handles: Sequence[ProcessHandle], scope: SessionScope, *, replay: str) -> None:
+    """Make processes invisible in a session."""
     label = Label(drops=edge_tags(scope))
     await _write(rt, handles, OBSERVER_REMOVED, observer_removed(scope), label, replay)
 
 
 async def move(
-    rt: Runtime, handles: Sequence[ProcessHandle], old: SessionScope, new: SessionScope, *, replay: str
+    rt: RuntimeCore, handles: Sequence[ProcessHandle], old: SessionScope, new: SessionScope, *, replay: str
 ) -> None:
-    """Let them be seen from one session instead of another."""
+    """Make processes visible in one session instead of another."""
     label = Label(adds=edge_tags(new), drops=tuple(tag for tag in edge_tags(old) if tag not in edge_tags(new)))
     await _write(rt, handles, OBSERVER_ADDED, observer_added(new, instead_of=old), label, replay)
 
 
 async def _write(
-    rt: Runtime, handles: Sequence[ProcessHandle], event: str, payload: Json, label: Label, replay: str
+    rt: RuntimeCore, handles: Sequence[ProcessHandle], event: str, payload: Json, label: Label, replay: str
 ) -> None:
     now, said = rt.clock.wall_ms(), ProcessEvent(event=event, payload=payload, replay=replay)
     entry = Entry.of(said, at=now)
@@ -93,4 +93,4 @@ async def _write(
         gone = [handle for handle in one_each.values() if await rt.store.stream(handle.stream) is None]
         raise unknown(gone[0].id if gone else "") from None
     for stream in one_each:
-        await rt.tell(stream)
+        await rt.notify_stream(stream)

@@ -1,4 +1,4 @@
-"""The events of a process, checked against what it declares; and a client of them for tools that run in one."""
+"""The events of a process, checked against its declarations, and the client for tools that emit them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def check_schemas(types: Iterable[EventType]) -> None:
-    """Refuse event types against whose schemas nothing can be held.
+    """Raise if an event type has an invalid schema.
 
     Raises:
         Error: `process_event_type_invalid`.
@@ -32,14 +32,14 @@ def check_schemas(types: Iterable[EventType]) -> None:
         if problem is not None:
             raise Error(
                 Code.PROCESS_EVENT_TYPE_INVALID,
-                f"the event type {one.name} has no schema that could be checked; nothing was written",
+                f"the event type {one.name} has an invalid schema; nothing was written",
                 because=problem,
                 event=one.name,
             )
 
 
 def checked_event(registration: Registration, name: str, payload: Json, replay: str) -> ProcessEvent:
-    """A declared event whose payload fits its schema.
+    """Return a declared event, whose payload matches its schema.
 
     Raises:
         Error: `process_event_undeclared`, `process_event_invalid`, `process_event_replay_key_required`.
@@ -50,11 +50,11 @@ def checked_event(registration: Registration, name: str, payload: Json, replay: 
     try:
         problems = [] if schema is None else mismatches(schema, payload)
     except Unresolvable as problem:
-        problems = [f"its schema refers to {problem.ref}, which is not in it"]
+        problems = [f"the schema refers to {problem.ref}, which it does not define"]
     if problems:
         raise Error(
             Code.PROCESS_EVENT_INVALID,
-            f"the payload of the event {name} breaks its schema; nothing was written",
+            f"the payload of the event {name} does not match its schema; nothing was written",
             because="; ".join(line.removeprefix("- ") for line in problems),
             process=registration.process_id,
         )
@@ -62,14 +62,14 @@ def checked_event(registration: Registration, name: str, payload: Json, replay: 
 
 
 def info_of(process: str, row: Row) -> ProcessEventInfo:
-    """An event where it stands."""
+    """Return an event with its position."""
     record = row.record
     assert isinstance(record, ProcessEvent)
     return ProcessEventInfo(process, row.seq, record.event, record.payload, record.replay or None)
 
 
 class ProcessEventsClient:
-    """The events of one process, for whoever has its handle."""
+    """The events of one process."""
 
     def __init__(self, handle: ProcessHandle) -> None:
         self._handle = handle
@@ -80,19 +80,19 @@ class ProcessEventsClient:
         return await self.emit_request(event_type, payload, replay_key=key)
 
     async def emit_request(self, event_type: str, payload: Json, *, replay_key: str) -> ProcessEventInfo:
-        """Append an event under a key: the same key and content again is the same event."""
-        await self._handle.append(event_type, payload, replay=replay_key)
+        """Append an event under a key. The same key and content again is the same event."""
+        await self._handle.append_event(event_type, payload, replay=replay_key)
         row = await self._handle.runtime.store.find(self._handle.stream, event_key(event_type, replay_key))
         assert row is not None
         return info_of(self._handle.id, row)
 
     async def count_events_through(self, event_type: str, sequence: int) -> int:
-        """How many events of a type there are up to a sequence number."""
+        """Count the events of a type up to a sequence number."""
         begins = f"{join('event', event_type)}:"
         return await self._handle.runtime.store.count(self._handle.stream, begins, until=Seq(sequence))
 
     async def wait_event_after(self, event_type: str, after: int) -> ProcessEventInfo:
-        """The first event of a type after a sequence number, once there is one."""
+        """Wait for the first event of a type after a sequence number."""
         store, stream, seq = self._handle.runtime.store, self._handle.stream, Seq(after)
         with self._handle.runtime.hub.subscribe(stream, live=False) as news:
             while True:

@@ -1,4 +1,4 @@
-"""`@process`: an async function that outlives whoever started it, and the worker that runs it."""
+"""`@process`: durable async functions, and the protocols of the code that runs processes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from perdure.codec import Json, as_stored
 from perdure.errors import Code, Error
 from perdure.processes.events import SIGNAL, check_event_types
 from perdure.runtime.work import check_place
-from perdure.store.shapes import Place
-from perdure.tools.given import MAX_STEP_BYTES, refuse_unordered
+from perdure.store.shapes import Placement
+from perdure.tools.step_arguments import MAX_STEP_BYTES, refuse_unordered
 from perdure.vocab.registrations import EngineInput, EventType, ProcessInput, ProcessOutput
 
 if TYPE_CHECKING:
@@ -33,16 +33,16 @@ Function = Callable[..., Awaitable[object]]
 
 
 class ProcessCode(Protocol):
-    """What a worker can serve: `definitions` are the names under which processes ask for it."""
+    """Process code that a worker can serve."""
 
     @property
     def definitions(self) -> tuple[str, ...]:
-        """The names under which processes ask for it."""
+        """The definition names of this code in process registrations."""
         ...
 
     @property
-    def place(self) -> Place:
-        """The queue of its processes, and how urgent they are."""
+    def place(self) -> Placement:
+        """The queue and priority of its processes."""
         ...
 
 
@@ -51,73 +51,75 @@ class RunsHere(ProcessCode, Protocol):
     """Code whose processes are bodies that a worker enters."""
 
     async def run(self, ctx: ProcessContext, given: ProcessInput) -> object:
-        """Run one process; what it returns is its result. It may be entered again from the top."""
+        """Run one process, and return its result. The body may be entered again from the top."""
         ...
 
 
 @runtime_checkable
-class HasRoom(Protocol):
-    """Code of which a worker runs only so many at once."""
+class HasCapacity(Protocol):
+    """Code with a limit of concurrent processes per worker."""
 
-    def check_room(self, run: StreamId, *, again: bool) -> None:
-        """Take a place for a process before it is begun, or gone on with.
+    def check_capacity(self, run: StreamId, *, again: bool) -> None:
+        """Reserve a slot for a process before it starts or resumes.
 
         Raises:
-            Error: `task_limit_exceeded`: it is tried again later, here or by another worker.
+            Error: `task_limit_exceeded`: the process waits for a slot, here or on another worker.
         """
         ...
 
 
 @runtime_checkable
-class SaysFarewell(Protocol):
-    """Code whose processes tell somebody that they are over, whoever ends them."""
+class NotifiesOnEnd(Protocol):
+    """Code that sends messages at the end of its processes, whatever ends them."""
 
-    def farewell(self, record: ProcessRecord, output: ProcessOutput, tenant: Tenant, now: int) -> tuple[Delivery, ...]:
-        """What is sent in the transaction of the end. Called again, it says the same under the same source key."""
+    def end_notification(
+        self, record: ProcessRecord, output: ProcessOutput, tenant: Tenant, now: int
+    ) -> tuple[Delivery, ...]:
+        """Return the deliveries that commit with the end. Repeated calls use the same source keys."""
         ...
 
 
 class Driver(Protocol):
-    """What drives one process that a worker has in hand."""
+    """The driver of one process that a worker owns."""
 
     record: ProcessRecord
 
     async def run(self) -> bool:
-        """Drive it to its end, and return once that is durable; False once it is durably parked."""
+        """Drive the process. Return True once its end is durable, False once it is durably parked."""
         ...
 
-    async def look(self) -> None:
-        """Something that it waits for may have been answered."""
+    async def poll(self) -> None:
+        """Check the waits for resolutions."""
         ...
 
     async def drain(self) -> None:
-        """Hand it over."""
+        """Hand the process over."""
         ...
 
-    def learn(self, fact: Record, record: ProcessRecord) -> None:
-        """Somebody wrote something into its log; `record` has it in."""
+    def on_record(self, fact: Record, record: ProcessRecord) -> None:
+        """Take in a record that another writer appended. `record` includes it."""
         ...
 
-    def hear(self) -> None:
-        """A session that it may wait for has told its end."""
+    def on_notify(self) -> None:
+        """Note that a session for which the process may wait has ended."""
         ...
 
     def refused(self, error: Error) -> None:
-        """The store refused an append."""
+        """Stop after a refused append."""
         ...
 
     def forbid_starts(self) -> None:
-        """The worker stops."""
+        """Start nothing more, because the worker stops."""
         ...
 
     def abandon(self) -> None:
-        """Stop what runs, and record nothing more."""
+        """Stop the running work, and record nothing more."""
         ...
 
 
 @runtime_checkable
 class WatchesOutside(Protocol):
-    """Code whose processes are done outside, and watched from here."""
+    """Code whose processes run outside, and are watched from here."""
 
     def watcher(
         self,
@@ -128,47 +130,47 @@ class WatchesOutside(Protocol):
         shared: Shared,
         stopping: Callable[[], bool],
     ) -> Driver:
-        """What watches one of them."""
+        """Return the driver that watches one process."""
         ...
 
 
 @runtime_checkable
-class TidiesUp(Protocol):
-    """Code whose processes leave something outside that goes with their end."""
+class CleansUp(Protocol):
+    """Code whose processes leave external resources that are removed at their end."""
 
-    async def tidy(self, record: ProcessRecord, facts: Sequence[Record], stream: StreamId) -> None:
-        """Take it away, once the end is durable and before anybody forgets of it. Called again, it does nothing."""
+    async def clean_up(self, record: ProcessRecord, facts: Sequence[Record], stream: StreamId) -> None:
+        """Remove the external resources, after the end is durable and before the stream is released. Idempotent."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessFunction:
-    """A durable function. Calling it runs nothing: `rt.start(function, ...)` does, durably."""
+    """A durable function. Calling it runs nothing; `rt.start(function, ...)` starts it durably."""
 
     function: Function
     name: str
-    place: Place
-    formerly: tuple[str, ...] = ()
+    place: Placement
+    aliases: tuple[str, ...] = ()
     events: tuple[EventType, ...] = ()
 
     @property
     def definition(self) -> str:
-        """The name under which new processes ask for it."""
+        """The definition name of new processes."""
         return f"{ENGINE}:{self.name}"
 
     @property
     def definitions(self) -> tuple[str, ...]:
-        """The names under which processes ask for it: its own, and those it had."""
-        return tuple(f"{ENGINE}:{name}" for name in (self.name, *self.formerly))
+        """The definition names of its processes: the current name and the former ones."""
+        return tuple(f"{ENGINE}:{name}" for name in (self.name, *self.aliases))
 
     async def run(self, ctx: ProcessContext, given: ProcessInput) -> object:
-        """Call the function with what the process was started with."""
+        """Call the function with the input of the process."""
         assert isinstance(given, EngineInput)
         payload = cast("dict[str, Json]", given.payload)
         return await self.function(ctx, *payload["args"], **payload["kwargs"])
 
     def input_of(self, args: tuple[object, ...], kwargs: dict[str, object]) -> EngineInput:
-        """What a process is started with, if the function can be called so.
+        """Return the input of a process, if the function accepts the arguments.
 
         Raises:
             Error: `invalid_argument`, `invalid_json`, `input_too_large`.
@@ -177,18 +179,18 @@ class ProcessFunction:
             inspect.signature(self.function).bind(None, *args, **kwargs)
         except TypeError as problem:
             raise Error(
-                Code.INVALID_ARGUMENT, f"the process {self.name} cannot be started so", because=str(problem)
+                Code.INVALID_ARGUMENT, f"invalid arguments for the process {self.name}", because=str(problem)
             ) from None
         return input_of(self.name, args, kwargs)
 
 
 def input_of(name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> EngineInput:
-    """What a process of some function is started with: JSON.
+    """Return the input of a process as JSON.
 
     Raises:
         Error: `invalid_json`, `input_too_large`.
     """
-    where = f"what the process {name} is started with"
+    where = f"the input of the process {name}"
     given: Json = {"args": list(args), "kwargs": kwargs}
     refuse_unordered(given, where)
     plain, data = as_stored(given, where=where)
@@ -210,7 +212,7 @@ def process(
     name: str | None = None,
     queue: str = "default",
     priority: int = 0,
-    formerly: Iterable[str] = (),
+    aliases: Iterable[str] = (),
     events: Iterable[EventType | str] = (),
 ) -> Callable[[Function], ProcessFunction]: ...
 def process(
@@ -220,15 +222,15 @@ def process(
     name: str | None = None,
     queue: str = "default",
     priority: int = 0,
-    formerly: Iterable[str] = (),
+    aliases: Iterable[str] = (),
     events: Iterable[EventType | str] = (),
 ) -> ProcessFunction | Callable[[Function], ProcessFunction]:
     """Make an async function durable: `Runtime(processes=[function])`, then `rt.start(function, ...)`.
 
-    Its first parameter is a `ProcessContext`. It runs on any worker that knows it, waits without holding memory, and is
-    entered again from the top after a crash or a long wait; what it did through `ctx` is answered from its log. *Code
-    between steps may run again, and what is passed to a recorded step must be equal every time.* `formerly` are names
-    it had: processes that were started under them go on with it. `events` are those it may `emit`.
+    Its first parameter is a `ProcessContext`. Any worker that has the function may run it. A waiting process holds no
+    memory; after a crash or a long wait the function is entered again from the top, and its log answers recorded steps.
+    *Code between steps may run again, and what is passed to a recorded step must be equal every time.* `aliases` lists
+    former names, so that processes started under them continue. `events` declares the events it may `emit`.
 
     Raises:
         Error: `process_definition_invalid`, `process_event_type_invalid`, `invalid_id`, `invalid_argument`.
@@ -236,15 +238,19 @@ def process(
 
     def make(fn: Function) -> ProcessFunction:
         if not inspect.iscoroutinefunction(fn):
-            raise _invalid("a process is an async function", f"async def {getattr(fn, '__name__', 'nightly')}(ctx, …)")
+            raise _invalid(
+                "a process must be an async function", f"async def {getattr(fn, '__name__', 'nightly')}(ctx, …)"
+            )
         try:
             inspect.signature(fn).bind_partial(None)
         except TypeError:
-            raise _invalid("a process takes its context first", f"async def {fn.__name__}(ctx, …)") from None
-        names = (name or fn.__name__, *formerly)
+            raise _invalid(
+                "the first parameter of a process is its context", f"async def {fn.__name__}(ctx, …)"
+            ) from None
+        names = (name or fn.__name__, *aliases)
         for one in names:
             if not _NAME.fullmatch(one):
-                raise _invalid(f"{one!r:.120} cannot be its name", "use letters, digits, dots, dashes, underscores")
+                raise _invalid(f"invalid name {one!r:.120}", "use 1 to 100 letters, digits, dots, dashes, underscores")
         declared = tuple(EventType(name=one) if isinstance(one, str) else one for one in events)
         check_event_types(declared)
         return ProcessFunction(fn, names[0], check_place(queue, priority), names[1:], declared)
@@ -259,17 +265,17 @@ def _invalid(because: str, hint: str) -> Error:
 
 
 def by_definition(codes: Iterable[ProcessCode]) -> dict[str, ProcessCode]:
-    """What a runtime can run, by the names that processes ask for it.
+    """Index process code by definition name.
 
     Raises:
-        Error: `process_definition_invalid` if two share a name, or one is no process.
+        Error: `process_definition_invalid` for a duplicate name, or a value that is not process code.
     """
     known: dict[str, ProcessCode] = {}
     for code in codes:
         if not hasattr(code, "definitions"):
-            raise _invalid(f"{code!r:.120} is not one", "decorate it with @process")
+            raise _invalid(f"{code!r:.120} is not process code", "decorate the function with @process")
         for name in code.definitions:
             if name in known:
-                raise _invalid(f"two of them are called {name}", "give each its own name")
+                raise _invalid(f"duplicate name {name}", "give each process its own name")
             known[name] = code
     return known

@@ -1,4 +1,4 @@
-"""A process as others see it: wait for it, look at it, signal it, ask it to end."""
+"""A handle to a process: wait for it, read it, signal it, cancel it."""
 
 from __future__ import annotations
 
@@ -20,51 +20,51 @@ from perdure.inbox.admit import Admitted, Conflict, Delivery
 from perdure.inbox.items import Wake
 from perdure.observe.events import Cursor, Event
 from perdure.observe.follow import follow
-from perdure.processes.chronology import Moment, chronology
+from perdure.processes.chronology import Moment, timeline
 from perdure.processes.commands import OUTPUT, command_of
 from perdure.processes.events import CANCEL_REQUESTED, COMPLETED, check_same, check_sayable, signal_type
 from perdure.processes.machine import ending
 from perdure.processes.record import ProcessRecord, fold_all
 from perdure.processes.registration import stream_of, unknown
 from perdure.runtime.clock import short_id
-from perdure.runtime.processes.cycles import circle_of
+from perdure.runtime.processes.cycles import find_wait_cycle
 from perdure.runtime.processes.events import ProcessEventsClient, checked_event
 from perdure.runtime.sessions import answers
 from perdure.store.shapes import Resolved
 from perdure.tools.durations import seconds
-from perdure.tools.given import refuse_unordered
+from perdure.tools.step_arguments import refuse_unordered
 from perdure.vocab.log_keys import ABANDON, PROCESS_END, event_key
-from perdure.vocab.promises import Custom, Err
+from perdure.vocab.promises import Custom, Failure
 from perdure.vocab.records import AbandonRequested, ProcessEvent, ProcessRegistered, Row
 from perdure.vocab.registrations import (
     ProcessFailure,
     ProcessOutput,
+    ProcessSucceeded,
     ProcessWasAbandoned,
     ProcessWasCancelled,
     Registration,
-    Succeeded,
 )
 
 if TYPE_CHECKING:
-    from perdure.runtime.runtime import Runtime
+    from perdure.runtime.core import RuntimeCore
 
 MAX_PAYLOAD_BYTES = 262_144
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessWhy:
-    """What a process is waiting for: `orphaned` if its worker is gone and nobody else may go on with it."""
+    """The state of a process and its reason. `orphaned`: its worker is gone and no other worker may continue it."""
 
     status: Literal["ended", "orphaned", "external", "running", "waiting", "queued"]
     because: str
     code: str = ""
-    """`process_wait_cycle` if it waits for what waits for it."""
+    """`process_wait_cycle` if the process is part of a deadlock."""
 
 
 class ProcessHandle:
-    """One process, wherever it runs. Handles are cheap, and any number of them may look at the same one."""
+    """One process, on any worker. Handles are cheap; many may refer to the same process."""
 
-    def __init__(self, runtime: Runtime, id: str) -> None:
+    def __init__(self, runtime: RuntimeCore, id: str) -> None:
         self.runtime = runtime
         self.id = id
         self.stream: StreamId = stream_of(runtime.tenant, id)
@@ -77,18 +77,18 @@ class ProcessHandle:
         """The handle as a value that may be stored or sent."""
         return {"__handle__": "process", "id": self.id}
 
-    # --- looking
+    # --- reading
 
-    async def record(self) -> ProcessRecord:
-        """What is known of it now: a fold of its log.
+    async def info(self) -> ProcessRecord:
+        """Return the current record: a fold of the log.
 
         Raises:
             Error: `process_unknown`.
         """
-        return fold_all(await self.rows())
+        return fold_all(await self.journal())
 
-    async def rows(self) -> tuple[Row, ...]:
-        """Its whole log.
+    async def journal(self) -> tuple[Row, ...]:
+        """Return the whole log.
 
         Raises:
             Error: `process_unknown`.
@@ -99,23 +99,24 @@ class ProcessHandle:
             raise unknown(self.id)
         return rows
 
-    async def chronology(self) -> tuple[Moment, ...]:
-        """What happened to it, in order.
+    async def timeline(self) -> tuple[Moment, ...]:
+        """Return the history of the process, in order.
 
         Raises:
             Error: `process_unknown`.
         """
-        return tuple(chronology(await self.rows()))
+        return tuple(timeline(await self.journal()))
 
     async def events(self, *, after: str = "") -> AsyncIterator[Event]:
-        """What happens to it, from a cursor on, endlessly."""
+        """Yield the events of the process from a cursor on, endlessly."""
         self.runtime.check_usable()
         start = Cursor.parse(after) if after else Cursor(Seq(0))
         async for one in follow(self.runtime.sources, self.stream, start):
             yield one
 
     async def wait(self, timeout: float | str | None = None) -> ProcessOutput:
-        """How it ended, once that is durable. Cancelling the wait, or its timeout, changes nothing.
+        """Wait for the durable end of the process, and return its outcome. Cancelling the wait, or its timeout, changes
+        nothing.
 
         Raises:
             Error: `process_unknown`, `result_timeout`.
@@ -128,8 +129,8 @@ class ProcessHandle:
         except TimeoutError:
             raise Error(
                 Code.RESULT_TIMEOUT,
-                f"the process {self.id} is not over after {within} s; it goes on",
-                hint="wait again, or look at it: perdure processes show",
+                f"the process {self.id} has not ended after {within} s; it goes on",
+                hint="perdure processes show",
                 process=self.id,
             ) from None
 
@@ -145,28 +146,30 @@ class ProcessHandle:
                 await news.wait()
 
     async def result(self, timeout: float | str | None = None) -> Json:
-        """What it returned.
+        """Wait for the end of the process, and return its value.
 
         Raises:
-            Error: `process_failed` if it did not: `details["reason"]` says how; `process_unknown`, `result_timeout`.
+            Error: `process_failed` if the process returned no value, with the outcome in `details["reason"]`;
+                `process_unknown`, `result_timeout`.
         """
         return value_of(self.id, await self.wait(timeout))
 
     async def output(self, stream: str = "stdout") -> str:
-        """What a command has printed so far, as far as it is in its log.
+        """Return the output of a command so far, as recorded in its log.
 
         Raises:
             Error: `process_unknown`.
         """
-        events = (row.record for row in await self.rows() if row.kind == "process_event")
+        events = (row.record for row in await self.journal() if row.kind == "process_event")
         said = (one.payload for one in events if isinstance(one, ProcessEvent) and one.event == OUTPUT)
         return "".join(piece["text"] for piece in said if piece["stream"] == stream)
 
-    # --- saying something to it
+    # --- control
 
     async def signal(self, name: str, payload: Json = None, *, id: str | None = None) -> None:
-        """Send it a signal, which `ctx.signal(name)` receives; durable when this returns. One that comes before it is
-        waited for is kept. The same id and payload again is the same signal.
+        """Send a signal, which `ctx.wait_for_signal(name)` receives. Durable when this returns.
+
+        A signal that arrives before its wait is kept. The same id and payload again is the same signal.
 
         Raises:
             Error: `process_signal_invalid`, `process_event_undeclared`, `process_already_terminal`,
@@ -174,24 +177,25 @@ class ProcessHandle:
         """
         kind = signal_type(name)
         unique = short_id("sig", self.runtime.clock.wall_ms()) if id is None else check_id(id, what="the signal id")
-        await self.append(kind, payload, replay=keys.process_signal(self.id, name, unique))
+        await self.append_event(kind, payload, replay=keys.process_signal(self.id, name, unique))
 
     async def cancel(self, reason: str = "") -> bool:
-        """Ask it to end, durably. It does so by itself: what it waits for raises `CancelledError` in it, once, and it
-        may clean up. False if it had ended or was asked before.
+        """Request the end of the process, durably. False if it had ended, or the request was made before.
+
+        The body's current wait raises `CancelledError`, once; the body may clean up.
 
         Raises:
             Error: `process_unknown`.
         """
         payload: Json = {"reason": check_text(reason, where="the reason")}
-        record = await self.record()
+        record = await self.info()
         if record.output is not None or record.cancel is not None:
             return False
         replay = keys.process_cancel_request(self.id, brief(digest(payload)))
-        return await self.append(CANCEL_REQUESTED, payload, replay=replay)
+        return await self.append_event(CANCEL_REQUESTED, payload, replay=replay)
 
-    async def resolve(self, name: str, value: Json = None, *, error: Err | None = None) -> Resolved:
-        """Answer what it awaits as `ctx.event(name)`. The first answer stands.
+    async def resolve(self, name: str, value: Json = None, *, error: Failure | None = None) -> Resolved:
+        """Resolve `ctx.wait_for_event(name)` of the process. The first resolution wins.
 
         Raises:
             Error: `process_unknown`, `invalid_id`, `invalid_json`, `input_too_large`.
@@ -202,7 +206,7 @@ class ProcessHandle:
         key = unsigned_key(ProcessScope(self.runtime.tenant, self.id).id, Custom(key=check_id(name, what="the event")))
         return await answers.resolve(self.runtime, key, answer)
 
-    async def append(
+    async def append_event(
         self,
         kind: str,
         payload: Json,
@@ -210,13 +214,15 @@ class ProcessHandle:
         replay: str,
         after_end: bool = False,
         end: ProcessEvent | None = None,
-        sends: tuple[Delivery, ...] = (),
+        outbox: tuple[Delivery, ...] = (),
     ) -> bool:
-        """Append a declared event from outside, once for each replay key, and tell whoever runs the process. One that
+        """Append a declared event from outside, once per replay key, and notify the owner. False that
         only adds to what is known may come `after_end`. With `end` the process ends in the same transaction, and
-        `sends` go to others in it.
+        `outbox` go to others in it was appended
+        before.
 
-        False if it was there already.
+        `after_end` allows an event after the end of the process. `end` ends the process in the same transaction, and
+        `outbox` are delivered with it.
         """
         self.runtime.check_usable()
         check_sayable(kind, self.id)
@@ -231,33 +237,34 @@ class ProcessHandle:
             raise Error(
                 Code.PROCESS_NOT_EXTERNAL,
                 f"the event {kind} ends a process; nothing was written",
-                because="only its owner says how it ended",
-                hint="handle.complete(...) ends a process that is done outside",
+                because="only its owner may end it",
+                hint="handle.complete(...) ends an externally owned process",
                 process=self.id,
             )
-        return await self._admit(new, *(() if end is None else (end,)), after_end=after_end, sends=sends)
+        return await self._admit(new, *(() if end is None else (end,)), after_end=after_end, outbox=outbox)
 
     @property
     def process_events(self) -> ProcessEventsClient:
-        """Its events: emit, count and await them."""
+        """The event client of the process: emit, count and await events."""
         return ProcessEventsClient(self)
 
     async def complete(self, value: Json = None, *, event: str = COMPLETED["completed"], key: str = "") -> bool:
-        """Say how a process ended that is done outside: with a value, or with a terminal event that it declares. False
-        if the same was said before.
+        """End an externally owned process with a value, or with a terminal event that it declares.
+
+        False if the same end was recorded before.
 
         Raises:
-            Error: `process_not_external`, `process_already_terminal`, `process_unknown`, and what `append` refuses.
+            Error: `process_not_external`, `process_already_terminal`, `process_unknown`, and the errors of `append`.
         """
         return await self._admit(await self.ending(value, event=event, key=key))
 
     async def ending(self, value: Json = None, *, event: str = COMPLETED["completed"], key: str = "") -> ProcessEvent:
-        """The end of a process that is done outside, as `complete` would write it."""
+        """Return the end of an externally owned process, as `complete` appends it."""
         registration = await self._registration()
         if registration.recovery != "externally_owned" or command_of(registration) is not None:
             raise Error(
                 Code.PROCESS_NOT_EXTERNAL,
-                f"the process {self.id} is run or watched here, so nobody outside can say how it ended",
+                f"the process {self.id} is run or watched here, so only its worker can end it",
                 process=self.id,
             )
         payload = to_json(value, where="the value")
@@ -267,34 +274,35 @@ class ProcessHandle:
         return structs.replace(new, authority="external_owner")
 
     async def fail(self, code: str, message: str = "") -> bool:
-        """Say that a process failed that is done outside."""
+        """End an externally owned process as failed."""
         return await self.complete({"code": code, "message": message}, event=COMPLETED["failed"])
 
     async def abandon(self, reason: str = "", *, by: str = "") -> bool:
-        """Give it up: it ends as abandoned once nobody runs it. False if that was asked before.
+        """Request that the process ends as abandoned, once no worker runs it. False if that was requested before.
 
         Raises:
             Error: `process_already_terminal`, `process_unknown`.
         """
         self.runtime.check_usable()
-        record = await self.record()
+        record = await self.info()
         if record.output is not None:
             raise Error(Code.PROCESS_ALREADY_TERMINAL, f"the process has ended ({record.ended_as})", process=self.id)
         now = self.runtime.clock.wall_ms()
         asked = AbandonRequested(by=check_text(by, where="the name"), reason=check_text(reason, where="the reason"))
-        if command_of(record.known) is not None:  # the only machine whose workers would end it may be gone
+        if command_of(record.known) is not None:  # the only machine whose workers could end it may be gone
             output = ProcessWasAbandoned(reason=asked.reason, by=asked.by)
             return await self._admit(ending(record, output, authority="reconciled_abandon"))
         wake = Delivery(self.stream, ABANDON, ABANDON, Wake(reason=ABANDON), now)
         done = await self.runtime.store.intervene(
             Intervention(self.stream, delivery=wake, notes=(Entry.of(asked, at=now),))
         )
-        await self.runtime.tell(self.stream)
+        await self.runtime.notify_stream(self.stream)
         return isinstance(done.admission, Admitted)
 
     async def delete(self) -> bool:
-        """Remove a process that has ended, physically. Its id is not used again, so that keys and handles of it stay
-        dead. False if there is none.
+        """Delete a process that has ended, physically. False if there is none.
+
+        Its id is not used again, so its keys and handles stay invalid.
 
         Raises:
             Error: `process_not_ended`. Nothing was removed.
@@ -307,44 +315,44 @@ class ProcessHandle:
             raise Error(
                 Code.PROCESS_NOT_ENDED,
                 f"the process {self.id} has not ended; nothing was removed",
-                hint="cancel it, or abandon it if nobody runs it, and wait for its end",
+                hint="await handle.cancel(), or handle.abandon() if its worker is gone",
                 process=self.id,
             )
         deleted = await store.delete(self.stream)
-        await self.runtime.tell(self.stream)
+        await self.runtime.notify_stream(self.stream)
         return deleted
 
     async def why(self) -> ProcessWhy:
-        """Why nothing happens to it, if nothing does.
+        """Explain the state of the process.
 
         Raises:
             Error: `process_unknown`.
         """
-        record, info = await self.record(), await self.runtime.store.stream(self.stream)
+        record, info = await self.info(), await self.runtime.store.stream(self.stream)
         if info is None:
             raise unknown(self.id)
         if record.output is not None:
-            return ProcessWhy("ended", f"it has ended: {record.ended_as}")
+            return ProcessWhy("ended", f"ended: {record.ended_as}")
         worker = record.first_worker if record.known.recovery == "owner_bound" else None
         if worker is not None and not (info.owner == worker and info.owner_alive):
             gone = "is dead" if await self.runtime.store.is_dead(worker) else "is gone"
-            because = f"its worker {worker} {gone}, and nobody else may go on with it; nobody knows how far it came"
+            because = f"its worker {worker} {gone}, and no other worker may continue it; its progress is unknown"
             return ProcessWhy("orphaned", f"{because}: handle.abandon() ends it")
         if record.known.recovery == "externally_owned":
-            return ProcessWhy("external", "it is done outside; handle.complete(...) ends it")
-        if (circle := await circle_of(self.runtime.store, self.runtime.tenant, record)) is not None:
-            because = f"it waits for what waits for it: {circle.told}; cancel one of them"
+            return ProcessWhy("external", "externally owned; handle.complete(...) ends it")
+        if (cycle := await find_wait_cycle(self.runtime.store, self.runtime.tenant, record)) is not None:
+            because = f"deadlock: {cycle.told}; cancel one of them"
             return ProcessWhy("waiting", because, Code.PROCESS_WAIT_CYCLE.value)
         if info.owner is not None and info.owner_alive:
-            return ProcessWhy("running", f"the worker {info.owner} has it")
+            return ProcessWhy("running", f"worker {info.owner} runs it")
         if record.waiting:
             return ProcessWhy(
-                "waiting", f"it waits for {', '.join(wait.effect.partition('/')[2] for wait in record.waiting)}"
+                "waiting", f"waits for {', '.join(wait.effect.partition('/')[2] for wait in record.waiting)}"
             )
-        return ProcessWhy("queued", f"no worker that has {record.known.definition} has taken it yet")
+        return ProcessWhy("queued", f"no worker with {record.known.definition} has claimed it yet")
 
     async def _admit(
-        self, new: ProcessEvent, *also: ProcessEvent, after_end: bool = False, sends: tuple[Delivery, ...] = ()
+        self, new: ProcessEvent, *also: ProcessEvent, after_end: bool = False, outbox: tuple[Delivery, ...] = ()
     ) -> bool:
         store, now = self.runtime.store, self.runtime.clock.wall_ms()
         source, content = event_key(new.event, new.replay), brief(digest((new.event, new.payload)))
@@ -353,11 +361,11 @@ class ProcessHandle:
                 self.stream,
                 delivery=Delivery(self.stream, source, content, Wake(reason=source), now),
                 notes=tuple(Entry.of(event, at=now) for event in (new, *also)),
-                sends=sends,
+                outbox=outbox,
                 unless=() if after_end else (PROCESS_END,),
             )
         )
-        if done.admission is None:  # it has ended; what was said before that is not refused when it is said again
+        if done.admission is None:  # the process has ended; a repeated earlier event is not refused
             known = await store.find(self.stream, source) or await store.find(self.stream, PROCESS_END)
             assert known is not None
             assert isinstance(known.record, ProcessEvent)
@@ -366,12 +374,12 @@ class ProcessHandle:
         if isinstance(done.admission, Conflict):
             raise Error(
                 Code.PROCESS_EVENT_CONFLICT,
-                f"the replay key {new.replay} was used before, for another event; nothing was written",
+                f"the replay key {new.replay} was used for another event; nothing was written",
                 process=self.id,
                 key=new.replay,
             )
-        for stream in (self.stream, *(one.stream for one in sends)):
-            await self.runtime.tell(stream)
+        for stream in (self.stream, *(one.stream for one in outbox)):
+            await self.runtime.notify_stream(stream)
         return isinstance(done.admission, Admitted)
 
     async def _registration(self) -> Registration:
@@ -382,27 +390,28 @@ class ProcessHandle:
 
 
 def value_of(process: str, output: ProcessOutput) -> Json:
-    """What a process returned.
+    """Return the value of a process.
 
     Raises:
-        Error: `process_failed` if it returned nothing.
+        Error: `process_failed` if the process returned no value.
     """
     match output:
-        case Succeeded(value=value):
+        case ProcessSucceeded(value=value):
             return value
         case ProcessFailure(code=code, message=message):
             raise _failed(process, code, message)
         case ProcessWasCancelled(reason=reason):
-            raise _failed(process, "process_cancelled", reason or "its end was asked for")
+            raise _failed(process, "process_cancelled", reason or "the process was cancelled")
         case ProcessWasAbandoned(reason=reason):
-            raise _failed(process, "process_abandoned", reason or "nobody will go on with it")
+            raise _failed(process, "process_abandoned", reason or "the process was abandoned")
 
 
 def _failed(process: str, code: str, message: str) -> Error:
     return Error(
         Code.PROCESS_FAILED,
-        f"the process {process} did not return: {code}",
+        f"process {process} failed: {code}",
         because=message,
+        hint=f"perdure processes show {process}",
         process=process,
         reason=code,
     )

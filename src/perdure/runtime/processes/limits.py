@@ -1,7 +1,7 @@
-"""How far processes may start each other: how many children one may have, and how long a line of them that all go on.
+"""Limits of child processes: the number of children per process, and the depth of live ancestors.
 
-Law: what is refused has left nothing: neither in the log of the parent, nor anywhere else. What was started before is
-not refused when its parent is entered again.
+Law: a refused start leaves nothing, neither in the parent's log nor elsewhere. A child that was started before is not
+refused when its parent is re-entered.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from perdure.vocab.registrations import Provenance
 
 @dataclass(frozen=True, slots=True)
 class ProcessLimits:
-    """`children` is how many processes and commands one process may start altogether; `depth` how many that have not
-    ended may stand above a child, each started by the one before it."""
+    """Limits of child processes.
+
+    `children` limits all processes and commands that one process starts. `depth` limits the live ancestors of a child.
+    """
 
     depth: int = 16
     children: int = 1_000
@@ -29,7 +31,7 @@ class ProcessLimits:
 async def check_child(
     store: Store, tenant: Tenant, limits: ProcessLimits, body: Body, parent: tuple[str, Provenance], child: str
 ) -> None:
-    """Refuse one more child of a process, unless it was started before.
+    """Raise if a process may not start another child. A child that was started before passes.
 
     Raises:
         Error: `process_depth_exceeded`, `process_children_exceeded`.
@@ -40,9 +42,9 @@ async def check_child(
     if await _above(store, tenant, provenance, limits.depth) >= limits.depth:
         raise Error(
             Code.PROCESS_DEPTH_EXCEEDED,
-            f"the process {name} may start no child: {limits.depth} that have not ended stand above it",
+            f"the process {name} cannot start a child: it has {limits.depth} live ancestors",
             because=f"the limit is {limits.depth}",
-            hint="let a process end before it is followed by another, or raise Tuning(processes=ProcessLimits(depth=))",
+            hint="end a process before its successor starts, or raise RuntimeOptions(processes=ProcessLimits(depth=))",
             process=name,
         )
     if len(body.names("start")) >= limits.children:
@@ -50,13 +52,13 @@ async def check_child(
             Code.PROCESS_CHILDREN_EXCEEDED,
             f"the process {name} has started {limits.children} children",
             because=f"the limit is {limits.children}",
-            hint="start them in groups, each by a child, or raise Tuning(processes=ProcessLimits(children=))",
+            hint="let each child start a group, or raise RuntimeOptions(processes=ProcessLimits(children=))",
             process=name,
         )
 
 
 async def _above(store: Store, tenant: Tenant, provenance: Provenance, limit: int) -> int:
-    """How many that have not ended stand above a process and itself: its line, up to the first that is over."""
+    """Count a process and its ancestors, up to the first that has ended."""
     count = 1
     while provenance.parent and count < limit:
         stream = process_stream(tenant, provenance.parent)

@@ -1,4 +1,4 @@
-"""Starting a process: one delivery, which opens its stream, tells what it is and wakes a worker."""
+"""The start of a process: one delivery that opens its stream, registers it and wakes a worker."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from perdure.runtime.processes.function import ANY_SIGNAL, ENGINE, ProcessFuncti
 from perdure.runtime.processes.handle import ProcessHandle
 from perdure.runtime.work import check_queue
 from perdure.store.shapes import claimed
-from perdure.tools.given import refuse_unordered
+from perdure.tools.step_arguments import refuse_unordered
 from perdure.vocab.blobs import Blob
 from perdure.vocab.processes import SessionScope
 from perdure.vocab.registrations import Provenance, Registration
 
 if TYPE_CHECKING:
-    from perdure.runtime.runtime import Runtime
+    from perdure.runtime.core import RuntimeCore
 
 _NOWHERE = Provenance()
 
 
 async def start(  # noqa: PLR0913 - what is started, and how
-    rt: Runtime,
+    rt: RuntimeCore,
     process: ProcessFunction | str,
     args: tuple[object, ...],
     kwargs: dict[str, object],
@@ -38,14 +38,14 @@ async def start(  # noqa: PLR0913 - what is started, and how
     queue: str | None = None,
     extensions: Mapping[str, Json] | None = None,
 ) -> ProcessHandle:
-    """Register a process of a function, and make it run."""
+    """Register a process of a function, and schedule it."""
     name = short_id("prc", rt.clock.wall_ms()) if id is None else check_process_id(id)
     asked, env = python_process(rt, process, args, kwargs, id=name, label=label, extensions=extensions)
     return await register(rt, asked, env=env, queue=queue)
 
 
 def python_process(  # noqa: PLR0913 - what is started, and on whose behalf
-    rt: Runtime,
+    rt: RuntimeCore,
     process: ProcessFunction | str,
     args: tuple[object, ...],
     kwargs: dict[str, object],
@@ -56,7 +56,7 @@ def python_process(  # noqa: PLR0913 - what is started, and on whose behalf
     wake_target: SessionScope | None = None,
     extensions: Mapping[str, Json] | None = None,
 ) -> tuple[Registration, Blob]:
-    """The registration of a process of a function, and its captured environment.
+    """Return the registration of a process of a function, and its captured environment.
 
     Raises:
         Error: `process_definition_unknown`, `invalid_argument`, `invalid_json`, `input_too_large`.
@@ -83,15 +83,15 @@ def python_process(  # noqa: PLR0913 - what is started, and on whose behalf
     return asked, blob
 
 
-def _function(rt: Runtime, process: ProcessFunction | str) -> ProcessFunction | str:
-    """The function, if it is at hand; its name, if that must do here."""
+def _function(rt: RuntimeCore, process: ProcessFunction | str) -> ProcessFunction | str:
+    """Return the function if this runtime has it, else its name if this runtime has no worker."""
     if isinstance(process, ProcessFunction):
         known = rt.definitions.get(process.definition)
         if known is not None and known is not process:
             raise Error(
                 Code.PROCESS_DEFINITION_INVALID,
-                f"this runtime has another process called {process.name!r}",
-                hint="start the one that it was given, or call it something else",
+                f"this runtime has another process function named {process.name!r}",
+                hint="start the registered function, or rename this one",
             )
         return process
     name = check_id(process, what="the name of the process")
@@ -102,19 +102,19 @@ def _function(rt: Runtime, process: ProcessFunction | str) -> ProcessFunction | 
         raise Error(
             Code.PROCESS_DEFINITION_UNKNOWN,
             f"this runtime has no process {name!r}",
-            because=f"it has {', '.join(sorted(rt.definitions)) or 'none'}",
+            because=f"known definitions: {', '.join(sorted(rt.definitions)) or 'none'}",
             hint="pass it to Runtime(processes=[...])",
         )
     return name
 
 
 async def register(
-    rt: Runtime, asked: Registration, *, env: Blob | None = None, queue: str | None = None
+    rt: RuntimeCore, asked: Registration, *, env: Blob | None = None, queue: str | None = None
 ) -> ProcessHandle:
-    """Make a process known, durably: the existing one if it is the same.
+    """Register a process durably, or return the existing one if it is equal.
 
     Raises:
-        Error: `process_conflict`; whatever `check_registration` refuses.
+        Error: `process_conflict`; the errors of `check_registration`.
     """
     check_schemas(asked.event_types)
     place = None if queue is None else check_queue(queue)
@@ -129,5 +129,5 @@ async def register(
     if isinstance(admission, Conflict):
         raise conflict(asked.process_id)
     if isinstance(admission, Admitted):
-        rt.nudge(new.stream, claimed(new, admission))
+        rt.notify(new.stream, claimed(new, admission))
     return handle

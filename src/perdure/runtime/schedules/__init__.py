@@ -1,1 +1,1 @@
-"""Schedules: what is done when its time comes, once, whoever is there."""
+"""Schedules: inputs, processes and occurrences that start at a time, once per due time."""

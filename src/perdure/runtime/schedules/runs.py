@@ -1,4 +1,4 @@
-"""What a run of a schedule does: the record of it, what is sent with it, and whether the last one is over."""
+"""The runs of a schedule: the record, the outgoing delivery, and the check whether the last run has ended."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from perdure.vocab.messages import Text
 from perdure.vocab.processes import SessionScope
 from perdure.vocab.records import InputAdmitted, TriggerOccurred
 from perdure.vocab.registrations import EngineInput, Provenance, Registration
-from perdure.vocab.schedules import EmitsOccurrence, SayToSession, Schedule, ScheduleFired, StartsProcess
+from perdure.vocab.schedules import EmitsOccurrence, Schedule, ScheduleFired, SendInput, StartsProcess
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """One run: its record, and what is written with it."""
+class ScheduledRun:
+    """One run: its record, and the delivery that commits with it."""
 
     record: ScheduleFired
-    sends: Delivery
+    outbox: Delivery
 
 
 def process_of(schedule: str, due_at: int, request: str) -> str:
-    """The id of the process that a run starts: one for each moment that is due, and each request."""
+    """Return the id of the process that a run starts: one per due time or request."""
     return join("schedule", schedule, request or str(due_at))
 
 
 def run_of(
     tenant: Tenant, id: str, schedule: Schedule, *, now: int, due_at: int, request: str = "", missed: int = 0
-) -> Run:
-    """The run of a schedule that is due, or was asked for."""
+) -> ScheduledRun:
+    """Return the run of a schedule for a due time or a request."""
     key = f"schedule:{id}:{f'run:{request}' if request else due_at}"
     match schedule.target:
-        case SayToSession(session=session, text=text, agent=agent):
+        case SendInput(session=session, text=text, agent=agent):
             turn, input = TurnId(uuid7(now)), InputId(short_id("in", now))
             item = Input(input=input, turn=turn, parts=(Text(text=text),), source=f"schedule {id}")
             sent = delivery(session_stream(tenant, SessionId(session)), key, item, at=now, agent=agent or None)
@@ -54,7 +54,7 @@ def run_of(
             sent = occurring(stream, key, payload, at=now)
             named = occurrence_id(stream, key)
             record = ScheduleFired(due_at=due_at, request=request, missed=missed, occurrence=named)
-    return Run(record, sent)
+    return ScheduledRun(record, sent)
 
 
 def _registration(process_id: str, target: StartsProcess, owner: str, schedule: str) -> tuple[Registration, Blob]:
@@ -75,9 +75,9 @@ def _registration(process_id: str, target: StartsProcess, owner: str, schedule: 
 
 
 async def goes_on(store: Store, tenant: Tenant, schedule: Schedule, last: ScheduleFired) -> bool:
-    """Whether what a run said is not answered yet, or what it started has not ended."""
+    """Return whether the input of a run is not answered yet, or the work that it started has not ended."""
     match schedule.target:
-        case SayToSession(session=session):
+        case SendInput(session=session):
             return await _unanswered(store, tenant, SessionId(session), last)
         case StartsProcess():
             return await _unfinished(store, tenant, last.process)
@@ -88,7 +88,7 @@ async def goes_on(store: Store, tenant: Tenant, schedule: Schedule, last: Schedu
                 return True
             row = await store.find(stream, occurrence_key(last.occurrence))
             if row is None or not isinstance(row.record, TriggerOccurred):
-                return False  # pruned, so all that it started is over
+                return False  # pruned, so all processes that it started have ended
             started = [one.process_id for one in row.record.deliveries if one.failed is None]
             return any([await _unfinished(store, tenant, process) for process in started])
 
@@ -97,7 +97,7 @@ async def _unanswered(store: Store, tenant: Tenant, session: SessionId, last: Sc
     to, turn = session_stream(tenant, session), last.turn
     if (row := await store.find(to, input_key(last.input))) is not None:
         if not isinstance(row.record, InputAdmitted):
-            return False  # it was taken back
+            return False  # the input was withdrawn
         turn = row.record.turn
     if await end_of(store, to, turn) is not None:
         return False

@@ -1,4 +1,4 @@
-"""Schedules as others see them: made, listed, paused, resumed, run now, cancelled."""
+"""The API of schedules: create, list, pause, resume, run, cancel."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from perdure.inbox.admit import Conflict, Delivery, Opening, delivery
 from perdure.inbox.items import Wake
 from perdure.runtime.clock import short_id
 from perdure.runtime.pages import check_limit
-from perdure.runtime.schedules.resident import OWNER, tags_of
+from perdure.runtime.schedules.schedule_host import OWNER, tags_of
 from perdure.services.schedules import (
     MAX_ACTIVE_SCHEDULES_PER_SESSION,
     MAX_ACTIVE_SCHEDULES_PER_TENANT,
@@ -31,24 +31,24 @@ from perdure.tools.errors import ToolError
 from perdure.vocab.log_keys import SCHEDULE_END
 from perdure.vocab.records import Row, kind_of, write
 from perdure.vocab.schedules import (
-    SayToSession,
     Schedule,
     ScheduleChange,
     ScheduleChanged,
     ScheduleCreated,
+    SendInput,
 )
 
 if TYPE_CHECKING:
-    from perdure.runtime.runtime import Runtime
+    from perdure.runtime.core import RuntimeCore
 
 MAX_TEXT_BYTES = 32_768
 PAGE = 100
 
 
 class ScheduleHandle:
-    """One schedule. Handles are cheap, and any number of them may look at the same one."""
+    """A handle to one schedule. Handles are cheap; many may refer to the same schedule."""
 
-    def __init__(self, runtime: Runtime, id: str) -> None:
+    def __init__(self, runtime: RuntimeCore, id: str) -> None:
         self.runtime = runtime
         self.id = id
         self.stream: StreamId = schedule_stream(runtime.tenant, id)
@@ -56,8 +56,8 @@ class ScheduleHandle:
     def __repr__(self) -> str:
         return f"ScheduleHandle({self.id!r})"
 
-    async def rows(self) -> tuple[Row, ...]:
-        """Its whole log.
+    async def journal(self) -> tuple[Row, ...]:
+        """Return the whole log of the schedule.
 
         Raises:
             Error: `schedule_unknown`.
@@ -68,44 +68,45 @@ class ScheduleHandle:
             raise _unknown(self.id)
         return rows
 
-    async def state(self) -> ScheduleState:
-        """What is known of it now: a fold of its log.
+    async def info(self) -> ScheduleState:
+        """Return the current state: a fold of the log.
 
         Raises:
             Error: `schedule_unknown`.
         """
-        return fold_all(await self.rows())
+        return fold_all(await self.journal())
 
     async def next_runs(self, count: int = 5) -> tuple[datetime, ...]:
-        """When it is due next, in UTC; nothing while it is paused, or once it has ended."""
+        """Return the next due times in UTC; none while the schedule is paused or after its end."""
         now = self.runtime.clock.wall_ms()
-        return tuple(moment_of(at) for at in upcoming(await self.state(), count, now=now))
+        return tuple(moment_of(at) for at in upcoming(await self.info(), count, now=now))
 
     async def pause(self, *, by: str = "") -> bool:
-        """Make no more runs until it is resumed. What is due meanwhile is left out. False if it was paused."""
+        """Pause the runs until `resume`. Due times in between are skipped. False if it was paused already."""
         return await self._change("paused", by, unless_so=True)
 
     async def resume(self, *, by: str = "") -> bool:
-        """Go on, with what is due from now on. False if it was not paused."""
+        """Resume with the next due time. False if the schedule was not paused."""
         return await self._change("resumed", by, unless_so=False)
 
     async def run(self, *, by: str = "") -> str:
-        """Make a run now, also while it is paused; it changes nothing about when it is due. The id of the request."""
+        """Request a run now, also while the schedule is paused, and return the id of the request. Due times do not
+        change."""
         request = short_id("run", self.runtime.clock.wall_ms())
         await self._active()
         await self._tell(ScheduleChanged(change="run", by=_name(by), request=request))
         return request
 
-    async def cancel(self, *, by: str = "") -> bool:
-        """End it. No run is made after this returns. False if it had ended."""
-        state = await self.state()
+    async def delete(self, *, by: str = "") -> bool:
+        """End the schedule. No run starts after this returns. False if it had ended already."""
+        state = await self.info()
         if not state.active:
             return False
         now = self.runtime.clock.wall_ms()
         ended = Entry.of(ScheduleChanged(change="ended", by=_name(by), reason="cancelled"), at=now)
         label = Label(tags=tags_of(state.known.owner, active=False))
         noted = await self.runtime.store.annotate(self.stream, ended, label=label)
-        self.runtime.hub.stir(self.stream)
+        self.runtime.hub.notify(self.stream)
         return noted.new
 
     async def _change(self, change: ScheduleChange, by: str, *, unless_so: bool) -> bool:
@@ -115,36 +116,36 @@ class ScheduleHandle:
         return True
 
     async def _active(self) -> ScheduleState:
-        state = await self.state()
+        state = await self.info()
         if not state.active:
             raise Error(
                 Code.SCHEDULE_ENDED,
                 f"the schedule {self.id} has ended; nothing was written",
-                because=f"it is over: {state.ended}",
-                hint="make a new one",
+                because=f"the reason is {state.ended}",
+                hint="await rt.schedule(...)",
                 schedule=self.id,
             )
         return state
 
     async def _tell(self, change: ScheduleChanged) -> None:
-        """Write it into its log, and wake whoever drives it, in one transaction."""
+        """Append the change to the log and wake the owner of the schedule, in one transaction."""
         rt, now = self.runtime, self.runtime.clock.wall_ms()
         key = f"{change.change}:{change.request or short_id('chg', now)}"
         wake = delivery(self.stream, key, Wake(reason=change.change), at=now)
         written = Intervention(self.stream, delivery=wake, notes=(Entry.of(change, at=now),), unless=(SCHEDULE_END,))
         if not (await rt.store.intervene(written)).done:
-            await self._active()  # it has ended meanwhile
-        await rt.tell(self.stream)
+            await self._active()  # raises, because the schedule has ended meanwhile
+        await rt.notify_stream(self.stream)
 
 
 class Schedules:
     """The schedules of a tenant: `rt.schedules`."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: RuntimeCore) -> None:
         self._runtime = runtime
 
     def get(self, id: str) -> ScheduleHandle:
-        """A schedule that is expected to exist; the first use finds out."""
+        """Return a handle to a schedule without a lookup. The first operation raises if the schedule does not exist."""
         return ScheduleHandle(self._runtime, check_id(id, what="the schedule id"))
 
     async def list(
@@ -155,7 +156,7 @@ class Schedules:
         limit: int = PAGE,
         before: tuple[int, StreamId] | None = None,
     ) -> tuple[StreamInfo, ...]:
-        """Those of this tenant, or of a session; the last changed first. `active`: those that have not ended."""
+        """Return the schedules of this tenant or of a session, last changed first. `active` leaves out ended ones."""
         tag = f"{'active' if active else 'session'}:{session}" if session is not None else "active" if active else None
         rt = self._runtime
         return await rt.store.streams(
@@ -163,11 +164,11 @@ class Schedules:
         )
 
     async def create(self, schedule: Schedule, *, id: str | None = None, by: str = "") -> ScheduleHandle:
-        """Make a schedule; durable when this returns. The same one again under the same id is the same schedule.
+        """Create a schedule. Durable when this returns; the same schedule under the same id is the same one.
 
         Raises:
-            Error: `schedule_invalid`, `schedule_zone_unknown`; `schedule_conflict` if there is another one of that id;
-                `schedule_limit`; `session_unknown` if its owner, or the session it speaks to, does not exist.
+            Error: `schedule_invalid`, `schedule_zone_unknown`; `schedule_conflict` if another schedule has that id;
+                `schedule_limit`; `session_unknown` if its owner, or its target session, does not exist.
         """
         rt = self._runtime
         rt.check_usable()
@@ -179,38 +180,38 @@ class Schedules:
             case Conflict():
                 raise Error(
                     Code.SCHEDULE_CONFLICT,
-                    f"there is another schedule {handle.id}; nothing was written",
-                    hint="cancel it, or use another id",
+                    f"schedule {handle.id} exists with other content; nothing was written",
+                    hint="cancel the existing schedule, or use another id",
                     schedule=handle.id,
                 )
             case _:
                 pass
         await self._stay_within_limits(handle, schedule.owner)
-        await rt.tell(handle.stream)
+        await rt.notify_stream(handle.stream)
         return handle
 
     async def _check(self, schedule: Schedule, now: int, *, known: bool) -> None:
         rt, target = self._runtime, schedule.target
         expected = {schedule.owner}
-        if isinstance(target, SayToSession):
+        if isinstance(target, SendInput):
             _check_said(target.text)
             expected |= {"" if target.agent else target.session}
         elif schedule.overlap == "queue":
             raise Error(
                 Code.SCHEDULE_INVALID,
-                "what a schedule starts cannot be queued",
-                because="only what is said to a session waits for its turn",
-                hint="overlap is skip or allow",
+                "overlap='queue' needs a session as target",
+                because="only inputs of a session can be queued",
+                hint='overlap="skip"',
             )
         if known:
-            return  # the same one again is not new, and counts already
+            return  # a repeated schedule is checked and counted already
         check_schedule(schedule, now=now)
         for session in expected - {""}:
             if await rt.store.stream(session_stream(rt.tenant, SessionId(session))) is None:
                 raise Error(
                     Code.SESSION_UNKNOWN,
-                    f"there is no session {session!r}",
-                    hint="name the agent that shall answer: agent=...",
+                    f"unknown session {session!r}",
+                    hint='pass agent="..." to create the session',
                 )
         if schedule.owner and await self.count_active(schedule.owner) >= MAX_ACTIVE_SCHEDULES_PER_SESSION:
             raise _too_many_in_session()
@@ -218,7 +219,7 @@ class Schedules:
             raise _too_many()
 
     async def _stay_within_limits(self, mine: ScheduleHandle, owner: str) -> None:
-        """Several may have been made at once: those beyond the limit go again, the last ones first."""
+        """Cancel this schedule if concurrent calls exceeded a limit. The oldest schedules stay."""
         for tag, limit, refusal in (
             (f"active:{owner}" if owner else "", MAX_ACTIVE_SCHEDULES_PER_SESSION, _too_many_in_session),
             ("active", MAX_ACTIVE_SCHEDULES_PER_TENANT, _too_many),
@@ -226,7 +227,7 @@ class Schedules:
             found = await self._tagged(tag, limit) if tag else ()
             oldest = sorted(found, key=lambda info: (info.created_at, info.stream))[:limit]
             if len(found) > limit and mine.stream not in [info.stream for info in oldest]:
-                await mine.cancel(by="limit")
+                await mine.delete(by="limit")
                 raise refusal()
 
     async def _tagged(self, tag: str, limit: int) -> tuple[StreamInfo, ...]:
@@ -234,23 +235,23 @@ class Schedules:
         return await rt.store.streams(tenant=rt.tenant, kind="schedule", limit=2 * limit, tag=tag)
 
     async def count_active(self, session: str) -> int:
-        """How many of a session have not ended."""
+        """Return the number of a session's schedules that have not ended."""
         return len(await self.list(session=session, active=True))
 
     async def states(self, infos: tuple[StreamInfo, ...]) -> AsyncIterator[tuple[ScheduleHandle, ScheduleState]]:
-        """Each with what is known of it."""
+        """Yield each schedule with its state."""
         for info in infos:
             handle = self.get(info.name)
-            yield handle, await handle.state()
+            yield handle, await handle.info()
 
 
 def _check_said(text: str) -> None:
-    check_text(text, where="what is said")
+    check_text(text, where="the schedule's input")
     if not text.strip():
-        raise Error(Code.SCHEDULE_INVALID, "a run would say nothing", hint="say=... is what the session is told")
+        raise Error(Code.SCHEDULE_INVALID, "the schedule has no input", hint='say="Write the report."')
     if (size := len(text.encode())) > MAX_TEXT_BYTES:
         raise Error(
-            Code.INPUT_TOO_LARGE, f"what is said is {size} bytes", because=f"the limit is {MAX_TEXT_BYTES}"
+            Code.INPUT_TOO_LARGE, f"the schedule's input is {size} bytes", because=f"the limit is {MAX_TEXT_BYTES}"
         )  # fmt: skip
 
 
@@ -269,21 +270,21 @@ def _opening(stream: StreamId, schedule: Schedule, by: str, now: int) -> Deliver
 
 
 def _name(by: str) -> str:
-    return check_text(by, where="who does it")[:200]
+    return check_text(by, where="by")[:200]
 
 
 def moment_of(ms: int) -> datetime:
-    """A moment in UTC."""
+    """Convert milliseconds since the epoch to a time in UTC."""
     return datetime.fromtimestamp(ms / 1000, tz=UTC)
 
 
 def ms_of(moment: datetime, *, what: str) -> int:
-    """A moment as milliseconds.
+    """Convert a time to milliseconds since the epoch.
 
     Raises:
-        Error: `schedule_invalid` for one without a time zone.
+        Error: `schedule_invalid` for a time without a time zone.
     """
-    if not isinstance(moment, datetime) or moment.tzinfo is None:  # pyright: ignore[reportUnnecessaryIsInstance] - whatever is given
+    if not isinstance(moment, datetime) or moment.tzinfo is None:  # pyright: ignore[reportUnnecessaryIsInstance] - any input
         raise Error(
             Code.SCHEDULE_INVALID,
             f"{what} has no time zone",
@@ -293,7 +294,7 @@ def ms_of(moment: datetime, *, what: str) -> int:
 
 
 def moment_from(text: str) -> datetime:
-    """A moment as somebody writes it: RFC 3339, with its offset.
+    """Parse a time in RFC 3339 format, with its offset.
 
     Raises:
         Error: `schedule_invalid`.
@@ -302,7 +303,7 @@ def moment_from(text: str) -> datetime:
         return datetime.fromisoformat(text)
     except ValueError:
         raise Error(
-            Code.SCHEDULE_INVALID, f"{text!r} is no moment", hint="write 2026-12-24T18:00+01:00"
+            Code.SCHEDULE_INVALID, f"invalid time {text!r}", hint="2026-12-24T18:00+01:00"
         ) from None  # fmt: skip
 
 
@@ -310,7 +311,7 @@ def _too_many_in_session() -> Error:
     return Error(
         Code.SCHEDULE_LIMIT,
         f"Maximum {MAX_ACTIVE_SCHEDULES_PER_SESSION} active schedules per session. Cancel an existing schedule first.",
-        hint="perdure schedules list shows them",
+        hint="perdure schedules list",
     )
 
 
@@ -318,13 +319,13 @@ def _too_many() -> Error:
     return Error(
         Code.SCHEDULE_LIMIT,
         f"Maximum {MAX_ACTIVE_SCHEDULES_PER_TENANT} active schedules per tenant. Cancel an existing schedule first.",
-        hint="perdure schedules list shows them",
+        hint="perdure schedules list",
     )
 
 
 def _unknown(id: str) -> Error:
     return Error(
-        Code.SCHEDULE_UNKNOWN, f"there is no schedule {id!r}", hint="perdure schedules list shows those there are"
+        Code.SCHEDULE_UNKNOWN, f"unknown schedule {id!r}", hint="perdure schedules list"
     )  # fmt: skip
 
 
@@ -335,7 +336,7 @@ def _unknown(id: str) -> Error:
 class StoredSchedules:
     """The schedules of a tenant's sessions, as tools use them."""
 
-    runtime: Runtime
+    runtime: RuntimeCore
 
     async def create_schedule(
         self,
@@ -345,10 +346,10 @@ class StoredSchedules:
         scheduled_at: datetime | None = None,
         timezone: str = "UTC",
     ) -> SessionSchedule:
-        """Say the description to the session, again and again or once."""
+        """Create a schedule that sends the description to the session, repeatedly or once."""
         try:
             schedule = Schedule(
-                target=SayToSession(session=session_id, text=description),
+                target=SendInput(session=session_id, text=description),
                 cron=cron_expression or "",
                 at=ms_of(scheduled_at, what="scheduled_at") if scheduled_at is not None else None,
                 timezone=timezone,
@@ -364,9 +365,9 @@ class StoredSchedules:
         """Disable a schedule of this session."""
         try:
             handle = self.runtime.schedules.get(schedule_id)
-            if (await handle.state()).known.owner != session_id:
+            if (await handle.info()).known.owner != session_id:
                 raise _unknown(schedule_id)
-            await handle.cancel(by=f"session {session_id}")
+            await handle.delete(by=f"session {session_id}")
             return await self._seen(handle)
         except Error as problem:
             if problem.code is Code.SCHEDULE_UNKNOWN:
@@ -374,17 +375,17 @@ class StoredSchedules:
             raise ToolError(problem.message, code=problem.code) from None
 
     async def list_schedules(self, session_id: SessionId) -> tuple[SessionSchedule, ...]:
-        """Those of this session."""
+        """Return the schedules of this session."""
         schedules = self.runtime.schedules
         found = await schedules.list(session=session_id)
         return tuple([await self._seen(schedules.get(info.name)) for info in found])
 
     async def count_active_schedules(self, session_id: SessionId) -> int:
-        """How many of them are enabled."""
+        """Return the number of enabled schedules of this session."""
         return await self.runtime.schedules.count_active(session_id)
 
     async def _seen(self, handle: ScheduleHandle) -> SessionSchedule:
-        state = await handle.state()
+        state = await handle.info()
         schedule, runs = state.known, await handle.next_runs(1)
         return SessionSchedule(
             id=handle.id,

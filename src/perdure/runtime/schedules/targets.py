@@ -1,4 +1,4 @@
-"""What a schedule does when it is due: say something to a session, start a process, or emit that something happened."""
+"""The target of a schedule: an input to a session, a process to start, or an occurrence to emit."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from perdure.processes.registration import check_process_id
 from perdure.runtime.processes.function import ProcessFunction
 from perdure.runtime.processes.starting import python_process
 from perdure.vocab.registrations import EngineInput
-from perdure.vocab.schedules import EmitsOccurrence, SayToSession, StartsProcess, Target
+from perdure.vocab.schedules import EmitsOccurrence, SendInput, StartsProcess, Target
 
 if TYPE_CHECKING:
-    from perdure.runtime.runtime import Runtime
+    from perdure.runtime.core import RuntimeCore
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a caller asked for; exactly one of `say`, `start` and `emit`."""
+class ScheduleTarget:
+    """The target that a caller requests: exactly one of `say`, `start` and `emit`."""
 
-    say: str | None
+    send: str | None
     session: str
     agent: str | None
     start: ProcessFunction | str | None
@@ -33,17 +33,16 @@ class Wanted:
     source: str
 
 
-def target_of(rt: Runtime, id: str, wanted: Wanted) -> Target:
-    """What each run of a schedule does.
+def target_of(rt: RuntimeCore, id: str, wanted: ScheduleTarget) -> Target:
+    """Return the target of each run of a schedule.
 
     Raises:
-        Error: `schedule_invalid` if that is nothing, or more than one thing; what `rt.start` and `rt.triggers.emit`
-            refuse.
+        Error: `schedule_invalid` unless exactly one target is given; the errors of `rt.start` and `rt.triggers.emit`.
     """
-    match (wanted.say, wanted.start, wanted.emit):
+    match (wanted.send, wanted.start, wanted.emit):
         case (str(text), None, None):
             session = check_id(wanted.session, what="the session id")
-            return SayToSession(session=session, text=text, agent=wanted.agent or "")
+            return SendInput(session=session, text=text, agent=wanted.agent or "")
         case (None, process, None) if process is not None:
             return _to_start(rt, id, process, wanted.args)
         case (None, None, str(source_type)):
@@ -51,18 +50,18 @@ def target_of(rt: Runtime, id: str, wanted: Wanted) -> Target:
         case _:
             raise Error(
                 Code.SCHEDULE_INVALID,
-                "a schedule does one thing",
-                hint="give exactly one of say=, start= and emit=",
+                "a schedule needs exactly one target",
+                hint="pass one of say=, start= and emit=",
             )
 
 
-def _to_start(rt: Runtime, id: str, process: ProcessFunction | str, args: tuple[object, ...]) -> StartsProcess:
+def _to_start(rt: RuntimeCore, id: str, process: ProcessFunction | str, args: tuple[object, ...]) -> StartsProcess:
     asked, _ = python_process(rt, process, args, {}, id=check_process_id(id))
     assert isinstance(asked.input, EngineInput)
     return StartsProcess(definition=asked.definition, input=asked.input.payload, event_types=asked.event_types)
 
 
-def _to_emit(rt: Runtime, source_type: str, payload: Json, source: str) -> EmitsOccurrence:
+def _to_emit(rt: RuntimeCore, source_type: str, payload: Json, source: str) -> EmitsOccurrence:
     item = rt.triggers.occurrence(source_type, payload, source=source).item
     assert isinstance(item, Occurrence)
     return EmitsOccurrence(source_type=source_type, payload=item.payload, source=source)

@@ -1,1 +1,1 @@
-"""Sessions as their users hold them: speak to one, wait for its answer, decide what it asks, edit, export, import."""
+"""Sessions and their API: send, wait, decide, edit, export, import."""

@@ -1,11 +1,10 @@
-"""What all sessions of a tenant have bought from models, added up: by session, agent, model, source or day.
+"""The model usage of all sessions of a tenant, summed by session, agent, model, source or day.
 
-Laws: everything bought is counted once. What a sub-agent bought is on the account of its own session; the records that
-its ancestors have of it count only if that session is gone. Sums are the same whatever they are taken by.
+Laws: each usage entry counts once. The usage of a sub-agent counts for its own session; the records of its ancestors
+count only if that session is deleted. All groupings have the same total.
 
-What it reads: by session and by agent the snapshot of each session and the records after it, and the whole log of
-those that had sub-agents; by model, source or day, or since some moment, the whole log of each session that has
-changed since then. A day is one of UTC.
+Reads, by session and by agent: the snapshot and later records of each session, and the whole log of sessions with
+sub-agents. Reads, by model, source or day, or since a time: the whole log of each session changed since. Days are UTC.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from perdure.session.fold import CODE, fold_all
 from perdure.session.ledger import entries
 from perdure.store.shapes import START, StreamInfo
 from perdure.vocab.children import ChildEnded, ChildRegistered
-from perdure.vocab.records import Row, SessionOpened, TurnOpened, TurnRecomposed
+from perdure.vocab.records import Row, SessionOpened, TurnAgentChanged, TurnOpened
 from perdure.vocab.tools import Composition
 from perdure.vocab.usage import Usage
 
 if TYPE_CHECKING:
-    from perdure.runtime.runtime import Runtime
+    from perdure.runtime.core import RuntimeCore
 
 By: TypeAlias = Literal["session", "agent", "model", "source", "day"]
 PAGE = 500
@@ -36,8 +35,8 @@ UNKNOWN = "(unknown)"
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """What is asked: by what, of which session and its sub-agents (None: of all), since when, of which agent."""
+class UsageQuery:
+    """The grouping and the filters: a session with its sub-agents (None: all), a start time, an agent."""
 
     by: By = "session"
     session: SessionId | None = None
@@ -47,7 +46,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """One sum. Of a session also its agent, who started it, and what it and its sub-agents bought `together`."""
+    """One sum. For a session also its agent, its parent, and its usage `together` with that of its sub-agents."""
 
     name: str
     usage: Usage
@@ -59,8 +58,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Accounts:
-    """The sums, the largest first (days: the latest first; sessions: sub-agents behind whoever started them), all of
-    them together, and how much was read for it."""
+    """The sums, largest first; days latest first; sub-agents after their parent. Also the total and the amount read."""
 
     sums: tuple[Account, ...]
     total: Usage
@@ -70,7 +68,7 @@ class Accounts:
 
 @dataclass(slots=True)
 class _Bought:
-    """What is known of one session."""
+    """The usage of one session."""
 
     name: str
     agent: str
@@ -79,8 +77,8 @@ class _Bought:
     children: list[str] = field(default_factory=list[str])
 
 
-async def accounts(rt: Runtime, question: Question) -> Accounts:
-    """Add up.
+async def accounts(rt: RuntimeCore, question: UsageQuery) -> Accounts:
+    """Sum up the usage.
 
     Raises:
         Error: `session_unknown`.
@@ -94,9 +92,9 @@ async def accounts(rt: Runtime, question: Question) -> Accounts:
 
 
 class _Count:
-    """Goes from session to session and adds."""
+    """The summation, session by session."""
 
-    def __init__(self, rt: Runtime, question: Question) -> None:
+    def __init__(self, rt: RuntimeCore, question: UsageQuery) -> None:
         self._rt = rt
         self._question = question
         self._models: dict[BlobHash, str] = {}
@@ -110,7 +108,7 @@ class _Count:
     # --- which
 
     async def scope(self) -> AsyncIterator[StreamInfo]:
-        """The sessions that count."""
+        """Yield the sessions that count."""
         if self._question.session is not None:
             async for info in self._descent(self._question.session):
                 yield info
@@ -120,12 +118,12 @@ class _Count:
         async for info in self._changed_since(since):
             newest = max(newest, info.updated_at)
             yield info
-        async for info in self._changed_since(newest):  # while we went down the list, some went back to its top
+        async for info in self._changed_since(newest):  # sessions that changed during the listing moved to its top
             yield info
 
     async def _changed_since(self, since: int) -> AsyncIterator[StreamInfo]:
         before: tuple[int, StreamId] | None = None
-        while page := await self._rt.sessions(limit=PAGE, before=before):
+        while page := await self._rt.list_sessions(limit=PAGE, before=before):
             for info in page:
                 if info.updated_at < since:
                     return
@@ -134,7 +132,7 @@ class _Count:
             before = (page[-1].updated_at, page[-1].stream)
 
     async def _descent(self, first: SessionId) -> AsyncIterator[StreamInfo]:
-        """A session and everybody below it: each says in its log whom it started."""
+        """Yield a session and its descendants; each log names the children."""
         waiting: list[SessionId] = [first]
         while waiting:
             name = waiting.pop()
@@ -145,12 +143,12 @@ class _Count:
                 yield info
                 waiting += [SessionId(child) for child in self.sessions[name].children]
             elif name == first:
-                raise Error(Code.SESSION_UNKNOWN, f"there is no session {name!r}")
+                raise Error(Code.SESSION_UNKNOWN, f"unknown session {name!r}")
 
     # --- what
 
     async def take(self, info: StreamInfo) -> None:
-        """Add what one session has bought."""
+        """Add the usage of one session."""
         self.looked_at += 1
         self._exists.add(info.name)
         one = self.sessions[info.name] = _Bought(info.name, info.agent)
@@ -162,8 +160,8 @@ class _Count:
             await self._take_log(info, one)
 
     async def _take_folded(self, info: StreamInfo, one: _Bought) -> bool:
-        """Add what its snapshot and the rest of its log say. Whether its whole log is needed, to see which of its
-        sub-agents are gone."""
+        """Add the usage from the snapshot and later records. Return True if the whole log is needed, because of
+        sub-agents."""
         loaded = await self._rt.store.load(info.stream, code=CODE)
         self.records += len(loaded.rows)
         state = fold_all(loaded.snapshot.data if loaded.snapshot else None, loaded.rows)
@@ -180,7 +178,7 @@ class _Count:
             match row.record:
                 case SessionOpened(parent=parent) if parent is not None:
                     one.parent = _session_of(parent.stream)
-                case TurnOpened(composition=composition) | TurnRecomposed(composition=composition):
+                case TurnOpened(composition=composition) | TurnAgentChanged(composition=composition):
                     model = await self._model_of(info.stream, composition)
                 case ChildRegistered(child=child):
                     one.children.append(child)
@@ -194,7 +192,7 @@ class _Count:
                     pass
 
     async def take_gone(self) -> None:
-        """Add what sub-agents bought whose sessions are gone: their ancestors remember it."""
+        """Add the usage of sub-agents whose sessions are deleted, from the records of their ancestors."""
         for (child, _), (at, ended, told_by) in self._ended.items():
             if child in self._exists or at < (self._question.since_ms or 0) or not ended.usage.calls:
                 continue
@@ -233,7 +231,7 @@ class _Count:
             after = rows[-1].seq
 
     async def _model_of(self, stream: StreamId, composition: BlobHash) -> str:
-        """The model of a turn: an attempt that failed does not say whom it asked."""
+        """Return the model of a turn's composition. A failed attempt does not name its model."""
         if composition not in self._models:
             try:
                 blob = await self._rt.store.blob(composition, stream=stream)
@@ -244,12 +242,12 @@ class _Count:
 
 
 def day_of(at_ms: int) -> str:
-    """The day of a moment, in UTC."""
+    """Return the UTC day of a time."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d")
 
 
 def _session_of(stream: StreamId) -> str:
-    """The session of a stream; nothing for a process, which is no session."""
+    """Return the session of a stream, or an empty string for a process."""
     _, kind, name = stream_names(stream)
     return name if kind == "session" else ""
 
@@ -261,7 +259,7 @@ def _sorted(sums: dict[str, Usage], by: By) -> Iterable[Account]:
 
 
 def _tree(sessions: dict[str, _Bought]) -> Iterable[Account]:
-    """Sessions with what they bought, each sub-agent behind its parent."""
+    """Yield sessions with their usage, each sub-agent after its parent."""
     below: dict[str, list[_Bought]] = {}
     for one in sessions.values():
         below.setdefault(one.parent if one.parent in sessions else "", []).append(one)

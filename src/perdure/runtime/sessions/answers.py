@@ -1,7 +1,7 @@
-"""Answers from outside: whoever has a key, or the session itself, ends a wait. The first answer stands.
+"""External resolutions of waits, by key or through the session. The first resolution wins.
 
-Laws: a key that is unknown, forged, of another tenant, of a deleted session or revoked gets one and the same refusal.
-What an answer says is checked before anything is written.
+Laws: an unknown, forged or revoked key, and a key of another tenant or a deleted session, get the same error. A value
+is checked before any write.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from perdure.errors import Code, Error
 from perdure.ids import PromiseId, Seq, SessionId, StreamId
 from perdure.observe.ends import end_of, has_turn
 from perdure.store.protocol import Store
-from perdure.store.shapes import Accepted, AlreadyResolved, Resolved, Unknown
-from perdure.tools.given import refuse_unordered
+from perdure.store.shapes import Accepted, AlreadyResolved, PromiseUnknown, Resolved
+from perdure.tools.step_arguments import refuse_unordered
 from perdure.vocab.effects import AwaitEvent
 from perdure.vocab.log_keys import PROCESS_END, gate_key, open_key
 from perdure.vocab.outcomes import Pending, ToolCallOutcome
 from perdure.vocab.promises import (
-    AwaitEventKey,
     Cancelled,
-    Err,
+    EventKey,
+    Failure,
     Ok,
     PromiseState,
     Resolution,
@@ -35,22 +35,22 @@ from perdure.vocab.promises import (
 from perdure.vocab.records import EffectSettled, Row, TurnEnded
 
 if TYPE_CHECKING:
-    from perdure.runtime.runtime import Runtime
+    from perdure.runtime.core import RuntimeCore
 
 MAX_ANSWER_BYTES = 262_144
 
 
-def answer_of(value: Json, error: Err | None, *, cancel: bool = False) -> Ok | Err | Cancelled:
-    """What somebody outside says, in the form it is kept in.
+def answer_of(value: Json, error: Failure | None, *, cancel: bool = False) -> Ok | Failure | Cancelled:
+    """Return an external resolution in its stored form.
 
     Raises:
-        Error: `invalid_json`, `invalid_text`, `input_too_large`; `invalid_argument` for two answers at once.
+        Error: `invalid_json`, `invalid_text`, `input_too_large`; `invalid_argument` for more than one resolution.
     """
     if type(cancel) is not bool:
-        raise Error(Code.INVALID_ARGUMENT, f"cancel is True or False, not {cancel!r:.40}")
+        raise Error(Code.INVALID_ARGUMENT, f"cancel must be True or False, not {cancel!r:.40}")
     if sum((value is not None, error is not None, cancel)) > 1:
         raise Error(
-            Code.INVALID_ARGUMENT, "a wait has one answer", because="value, error and cancel exclude each other"
+            Code.INVALID_ARGUMENT, "value, error and cancel are mutually exclusive", because="a wait has one resolution"
         )
     if cancel:
         return Cancelled()
@@ -64,27 +64,28 @@ def answer_of(value: Json, error: Err | None, *, cancel: bool = False) -> Ok | E
             Code.INPUT_TOO_LARGE,
             f"the answer is {size} bytes",
             because=f"the limit is {MAX_ANSWER_BYTES}",
-            hint="answer with a reference, and let the tool fetch the content",
+            hint="send a reference, and let the tool fetch the content",
         )
     return answer
 
 
-def _failure(error: Err) -> Err:
-    if not isinstance(error, Err):  # pyright: ignore[reportUnnecessaryIsInstance] - whatever a caller gives
+def _failure(error: Failure) -> Failure:
+    if not isinstance(error, Failure):  # pyright: ignore[reportUnnecessaryIsInstance] - any input
         kind = type(error).__name__
-        raise Error(Code.INVALID_ARGUMENT, f"a failure is an Err, not {kind}", hint='Err(code="sold_out", message="")')
+        raise Error(
+            Code.INVALID_ARGUMENT, f"a failure must be an Err, not {kind}", hint='Err(code="sold_out", message="")'
+        )
     code, message = check_text(error.code, where="the code"), check_text(error.message, where="the message")
     if not code.strip():
         raise Error(Code.INVALID_ARGUMENT, "a failure needs a code", hint='Err(code="sold_out", message="none left")')
-    return Err(code=code, message=message, raw=to_json(error.raw, where="the raw failure"))
+    return Failure(code=code, message=message, raw=to_json(error.raw, where="the raw failure"))
 
 
-async def resolve_by_key(rt: Runtime, key: object, resolution: Resolution) -> Resolved:
-    """Answer for somebody who has nothing but a key.
+async def resolve_by_key(rt: RuntimeCore, key: object, resolution: Resolution) -> Resolved:
+    """Resolve a wait for a caller that has only a key.
 
     Raises:
-        Error: `await_event_unknown_or_revoked`, whatever is wrong with the key; `invalid_argument` for a key that is
-            not for answering.
+        Error: `event_key_invalid`, whatever is wrong with the key; `invalid_argument` for a read-only key.
     """
     asked, scope = await _checked(rt, key)
     match asked.wait:
@@ -93,16 +94,19 @@ async def resolve_by_key(rt: Runtime, key: object, resolution: Resolution) -> Re
         case TurnTerminal():
             raise Error(
                 Code.INVALID_ARGUMENT,
-                "the end of a turn is told by the turn alone",
-                hint="use this key to look: rt.peek(key)",
+                "a terminal key cannot resolve a turn",
+                hint="await rt.peek(key)",
             )
         case _:
             return await resolve(rt, asked, resolution)
 
 
-async def resolve(rt: Runtime, key: AwaitEventKey, resolution: Resolution, due_at: int | None = None) -> Resolved:
-    """Answer a promise of a turn that is not over, and wake who waits for it. After `due_at` it ends as timed out, and
-    without one after the last moment at which somebody of the turn waits for it: by the store's clock."""
+async def resolve(rt: RuntimeCore, key: EventKey, resolution: Resolution, due_at: int | None = None) -> Resolved:
+    """Resolve a promise of an open turn or process, and wake its waiters.
+
+    After `due_at` the promise resolves as timed out, by the store's clock. The default is the latest deadline of its
+    waits.
+    """
     scope = scope_of(key.scope)
     now = rt.clock.wall_ms()
     await rt.check_readable(scope.stream)
@@ -116,19 +120,21 @@ async def resolve(rt: Runtime, key: AwaitEventKey, resolution: Resolution, due_a
         if problem.code is Code.SESSION_UNKNOWN:
             raise unknown_key() from None
         raise
-    if isinstance(answered, Unknown):
+    if isinstance(answered, PromiseUnknown):
         raise unknown_key()
     if isinstance(answered, Accepted) and over:
         return AlreadyResolved(Cancelled())
-    await rt.tell(scope.stream)
+    await rt.notify_stream(scope.stream)
     return answered
 
 
 async def resolve_all(
-    rt: Runtime, stream: StreamId, given: Sequence[tuple[AwaitEventKey, Resolution, int | None]]
+    rt: RuntimeCore, stream: StreamId, given: Sequence[tuple[EventKey, Resolution, int | None]]
 ) -> dict[PromiseId, Resolution]:
-    """Answer several promises of turns of one session, each until its moment: all of them or none, and then what stood
-    in the way. Nobody waits for anything of a turn that is over."""
+    """Resolve several promises of one session's turns, each with its deadline: all or none.
+
+    Returns the resolutions that prevented the write. Waits of an ended turn are cancelled.
+    """
     await rt.check_readable(stream)
     scopes = {key.scope for key, _, _ in given}
     over = {scope for scope in scopes if await _is_over(rt.store, scope_of(scope))}
@@ -140,12 +146,12 @@ async def resolve_all(
         for key, resolution, due_at in given
     ]
     in_the_way = await rt.store.resolve_all(made, now=rt.clock.wall_ms())
-    await rt.tell(stream)
+    await rt.notify_stream(stream)
     return in_the_way
 
 
-async def _due(store: Store, scope: TurnScope | ProcessScope, key: AwaitEventKey) -> int | None:
-    """Until when the turn waits for this, as its log says; None if nobody waits yet, or somebody waits for ever."""
+async def _due(store: Store, scope: TurnScope | ProcessScope, key: EventKey) -> int | None:
+    """Return the latest deadline of the waits for a key, or None if there is no wait yet or one has no deadline."""
     begins = Seq(0)
     if isinstance(scope, TurnScope):
         opened = await store.find(scope.stream, open_key(scope.turn))
@@ -157,7 +163,7 @@ async def _due(store: Store, scope: TurnScope | ProcessScope, key: AwaitEventKey
         journal.fold(row.record)
         match row.record:
             case EffectSettled(id=id, outcome=ToolCallOutcome(launch=Pending(due_at=due_at))) if due_at is not None:
-                left[f"{id}.completion"] = due_at  # what the tool said when it left the call to somebody outside
+                left[f"{id}.completion"] = due_at  # the deadline that the tool set for the external completion
             case _:
                 pass
     waits = [
@@ -168,11 +174,11 @@ async def _due(store: Store, scope: TurnScope | ProcessScope, key: AwaitEventKey
     return max(cast("list[int]", waits)) if waits and None not in waits else None
 
 
-async def peek(rt: Runtime, key: object) -> Resolution | None:
-    """How a wait ended, for somebody who has its key; None while it is open. Looking changes nothing.
+async def peek(rt: RuntimeCore, key: object) -> Resolution | None:
+    """Return the resolution of a wait for the bearer of its key, or None while it is open. Changes nothing.
 
     Raises:
-        Error: `await_event_unknown_or_revoked`.
+        Error: `event_key_invalid`.
     """
     asked, scope = await _checked(rt, key)
     if isinstance(scope, ProcessScope):
@@ -191,8 +197,8 @@ async def peek(rt: Runtime, key: object) -> Resolution | None:
             return known if known or ended is None else Cancelled()
 
 
-async def cancel_waits(rt: Runtime, stream: StreamId, turn_seq: Seq) -> int:
-    """End every wait of the open turn with `Cancelled`: how many there were. The turn goes on from there."""
+async def cancel_waits(rt: RuntimeCore, stream: StreamId, turn_seq: Seq) -> int:
+    """Resolve every wait of the open turn with `Cancelled`, and return their number. The turn goes on."""
     journal = EffectJournal()
     for row in await rt.store.read(stream, after=Seq(turn_seq - 1)):
         journal.fold(row.record)
@@ -202,19 +208,19 @@ async def cancel_waits(rt: Runtime, stream: StreamId, turn_seq: Seq) -> int:
             promise = PromiseState(id=started.command.key.key_id, stream=stream)
             answered = await rt.store.resolve(promise.id, Cancelled(), now=now, make=promise)
             ended += isinstance(answered, Accepted)
-    await rt.tell(stream)
+    await rt.notify_stream(stream)
     return ended
 
 
-async def revoke_keys(rt: Runtime, scope: TurnScope) -> bool:
-    """Make every key of a turn worthless, for good. False if that was done before."""
+async def revoke_keys(rt: RuntimeCore, scope: TurnScope) -> bool:
+    """Revoke every key of a turn, permanently. False if that was done before."""
     tombstone = PromiseState(id=revocation_id(scope.id), stream=scope.stream)
     now = rt.clock.wall_ms()
     return isinstance(await rt.store.resolve(tombstone.id, Cancelled(), now=now, make=tombstone), Accepted)
 
 
 async def _is_over(store: Store, scope: TurnScope | ProcessScope) -> bool:
-    """Whether nobody waits for anything in this scope any more."""
+    """Return whether the turn or process has ended, so that its waits are closed."""
     if isinstance(scope, ProcessScope):
         return await store.find(scope.stream, PROCESS_END) is not None
     return await end_of(store, scope.stream, scope.turn) is not None
@@ -226,10 +232,10 @@ async def _exists(store: Store, scope: TurnScope | ProcessScope) -> bool:
     return await has_turn(store, scope.stream, scope.turn)
 
 
-async def _checked(rt: Runtime, key: object) -> tuple[AwaitEventKey, TurnScope | ProcessScope]:
-    """The key, if it is one of ours that still counts. A session of the same name has other turns."""
-    asked = AwaitEventKey.parse(key) if isinstance(key, str) else key
-    if not isinstance(asked, AwaitEventKey):
+async def _checked(rt: RuntimeCore, key: object) -> tuple[EventKey, TurnScope | ProcessScope]:
+    """Return a valid key and its scope. A deleted and re-created session has other turns, so old keys stay invalid."""
+    asked = EventKey.parse(key) if isinstance(key, str) else key
+    if not isinstance(asked, EventKey):
         raise unknown_key()
     check_key(await rt.secrets.get(SECRET), asked)
     scope = scope_of(asked.scope)
@@ -241,8 +247,8 @@ async def _checked(rt: Runtime, key: object) -> tuple[AwaitEventKey, TurnScope |
     return asked, scope
 
 
-async def _end_turn(rt: Runtime, scope: TurnScope, resolution: Resolution) -> Resolved:
-    session = rt.existing(SessionId(scope.session))
+async def _end_turn(rt: RuntimeCore, scope: TurnScope, resolution: Resolution) -> Resolved:
+    session = rt.get_session(SessionId(scope.session))
     reason = resolution.value if isinstance(resolution, Ok) and isinstance(resolution.value, str) else ""
     match await session.cancel(scope.turn, reason=reason, origin="key"):
         case "requested":
@@ -262,6 +268,6 @@ def _terminal(row: Row | None) -> Resolution | None:
         case TurnEnded(reason="cancelled"):
             return Cancelled()
         case TurnEnded(reason=reason, message=message):
-            return Err(code=reason or "stopped", message=message)
+            return Failure(code=reason or "stopped", message=message)
         case _:
             return None

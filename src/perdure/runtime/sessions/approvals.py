@@ -1,7 +1,7 @@
-"""The inbox of people: what they are asked, across sessions, and what they answer.
+"""The approval inbox: open questions to people across sessions, and their decisions.
 
-Laws: the first decision stands, and whoever comes later is told whose it was. A decision has a name on it. What is
-decided here only answers a promise; the owner of the session acts on it, and the store lets it do so once.
+Laws: the first decision stands, and a later one is refused with its author. Every decision has a name. A decision only
+resolves a promise; the owner of the session acts on it, and the store allows that once.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from perdure.vocab.refs import EffectRef, is_part, part_beside
 MAX_NAME_CHARS = 200
 MAX_REASON_BYTES = 4096
 MAX_DECISION_BYTES = 262_144
-BREATH_S = 0.05  # between two looks, however much happens
-OVERLAP_MS = 60_000  # moments come from several clocks: a look goes back this far behind the last one
+BREATH_S = 0.05  # the shortest pause between two polls
+OVERLAP_MS = 60_000  # request times come from several clocks: a poll overlaps the last one by this much
 
 Status = Literal["waiting", "approved", "denied", "settled", "expired", "withdrawn"]
 Outcome = Literal["happened", "did_not_happen", "unknown"]
@@ -45,7 +45,7 @@ Outcome = Literal["happened", "did_not_happen", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """A question to people and what has become of it. `used_at` is when the approved call began."""
+    """A question to people and its state. `used_at` is the time at which the approved call started."""
 
     question: PendingDecision
     status: Status
@@ -53,8 +53,8 @@ class Approval:
     used_at: int | None = None
 
 
-class Host(Protocol):
-    """What the inbox needs of its runtime."""
+class ApprovalsPort(Protocol):
+    """The parts of a runtime that the approval inbox uses."""
 
     @property
     def store(self) -> Store: ...  # noqa: D102
@@ -66,42 +66,42 @@ class Host(Protocol):
     def hub(self) -> Hub: ...  # noqa: D102
     def check_usable(self) -> None: ...  # noqa: D102
     async def check_readable(self, stream: StreamId) -> None: ...  # noqa: D102
-    async def tell(self, stream: StreamId) -> None: ...  # noqa: D102
+    async def notify_stream(self, stream: StreamId) -> None: ...  # noqa: D102
 
 
 class Approvals:
-    """`rt.approvals`: list, look at, decide and watch what people are asked. Any runtime on the store can."""
+    """`rt.approvals`: list, read, decide and watch questions to people. Works on any runtime of the store."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: ApprovalsPort) -> None:
         self._host = host
 
     async def list(self, *, limit: int = 50, after: PendingDecision | None = None) -> tuple[PendingDecision, ...]:
-        """What waits for an answer, the longest waiting first; `after` is the last one of the page before.
+        """Return the open questions, oldest first. `after` is the last one of the previous page.
 
         Raises:
             Error: `invalid_argument`.
         """
         self._host.check_usable()
         check_limit(limit)
-        if after is not None and not isinstance(after, PendingDecision):  # pyright: ignore[reportUnnecessaryIsInstance] - whatever a caller gives
-            raise Error(Code.INVALID_ARGUMENT, "after is a decision of the page before, as it was listed")
+        if after is not None and not isinstance(after, PendingDecision):  # pyright: ignore[reportUnnecessaryIsInstance] - any input
+            raise Error(Code.INVALID_ARGUMENT, "after must be the last item of the previous page")
         place = None
         if after is not None:
             last = await self._host.store.peek(after.promise)
-            place = (last.asked_at if last and last.asked_at is not None else after.since, after.promise)
+            place = (last.requested_at if last and last.requested_at is not None else after.since, after.promise)
         open = await self._host.store.asked(tenant=self._host.tenant, limit=limit, after=place)
         asked = [await self._question(state) for state in open]
         return tuple([found for found, _ in filter(None, asked)])
 
     async def get(self, id: str) -> Approval:
-        """One question, answered or not.
+        """Return one question, open or decided.
 
         Raises:
-            Error: `approval_unknown`; `invalid_id` if several begin like that.
+            Error: `approval_unknown`; `invalid_id` if the prefix matches several.
         """
         state, asked, _ = await self._found(id)
         decision = decision_of(state.resolution)
-        used = state.consumed_at is not None  # whatever was redacted of it since
+        used = state.consumed_at is not None  # also after a redaction
         return Approval(asked, "approved" if used else _status(state.resolution), decision, state.consumed_at)
 
     async def approve(
@@ -109,22 +109,22 @@ class Approvals:
         id: str,
         *,
         by: str,
-        edit: Mapping[str, Json] | None = None,
+        args: Mapping[str, Json] | None = None,
         for_session: bool = False,
         reason: str = "",
         via: str = "api",
     ) -> Decision:
-        """Allow a call: as it is, or with other arguments (`edit` is all of them). The model is told of the change.
+        """Approve a call, as it is or with other arguments (`edit` replaces all). The model is told about the change.
 
         `for_session` also allows later calls of the tool in this session, until `session.revoke(...)`.
 
         Raises:
             Error: `approval_already_decided`, `approval_stale`, `approval_unknown`; `invalid_argument` for arguments
-                that the tool does not take, and for a for_session that is neither True nor False.
+                that the tool does not accept, or a `for_session` that is neither True nor False.
         """
         if type(for_session) is not bool:
-            raise Error(Code.INVALID_ARGUMENT, f"for_session is True or False, not {for_session!r}")
-        args = _arguments(edit) if edit is not None else None
+            raise Error(Code.INVALID_ARGUMENT, f"for_session must be True or False, not {for_session!r}")
+        args = _arguments(args) if args is not None else None
         decision = self._decision("approve", by, via, reason)
         state, asked, started = await self._found(id, kind="approval")
         if args is not None:
@@ -132,7 +132,7 @@ class Approvals:
         return await self._decide(state, started, replace(decision, args=args, for_session=for_session))
 
     async def deny(self, id: str, *, by: str, reason: str = "", via: str = "api") -> Decision:
-        """Do not allow a call. The model is told, with the reason.
+        """Deny a call. The model receives the reason.
 
         Raises:
             Error: `approval_already_decided`, `approval_stale`, `approval_unknown`.
@@ -144,17 +144,17 @@ class Approvals:
     async def settle(
         self, id: str, outcome: Outcome, *, by: str, value: Json = None, reason: str = "", via: str = "api"
     ) -> Decision:
-        """Say what became of a call in doubt: it happened (with this result), it did not, or nobody can know.
+        """Decide a call in doubt: it happened (with this result), it did not happen, or its outcome stays unknown.
 
-        One that did not happen goes out again, under the same idempotency key and with your name on it.
+        A call that did not happen is dispatched again, under the same idempotency key and with your name in the record.
 
         Raises:
-            Error: `doubt_still_running` as long as the worker that made the call may still be doing it;
+            Error: `original_call_may_still_run` while the worker that made the call may still be running it;
                 `approval_already_decided`, `approval_stale`, `approval_unknown`.
         """
         if outcome not in ("happened", "did_not_happen", "unknown"):
             raise Error(
-                Code.INVALID_ARGUMENT, f"a call in doubt happened, did_not_happen, or is unknown: not {outcome!r}"
+                Code.INVALID_ARGUMENT, f"outcome must be 'happened', 'did_not_happen' or 'unknown', not {outcome!r}"
             )
         decision = replace(self._decision(outcome, by, via, reason), value=to_json(value, where="the value"))
         state, _, started = await self._found(id, kind="doubt")
@@ -163,7 +163,7 @@ class Approvals:
         return await self._decide(state, started, decision)
 
     async def watch(self) -> AsyncIterator[PendingDecision]:
-        """Every question that waits now, and then each new one, endlessly."""
+        """Yield every open question, and then each new one, endlessly."""
         seen: dict[PromiseId, int] = {}
         place: tuple[int, PromiseId] | None = None
         with self._host.hub.subscribe(PEOPLE, live=False) as news:
@@ -171,7 +171,7 @@ class Approvals:
                 self._host.check_usable()
                 while page := await self._host.store.asked(tenant=self._host.tenant, limit=100, after=place):
                     for state in page:
-                        place = (state.asked_at or 0, state.id)
+                        place = (state.requested_at or 0, state.id)
                         if state.id in seen:
                             continue
                         seen[state.id] = place[0]
@@ -183,7 +183,7 @@ class Approvals:
                 await news.wait()
                 await asyncio.sleep(BREATH_S)
 
-    # --- finding
+    # --- lookup
 
     async def _found(
         self, id: str, *, kind: Literal["approval", "doubt"] | None = None
@@ -196,13 +196,13 @@ class Approvals:
             else ()
         )
         if len(found) > 1:
-            raise Error(Code.INVALID_ID, f"{without_keys(id)!r} could be several", hint="type more of the id")
+            raise Error(Code.INVALID_ID, f"ambiguous id {without_keys(id)!r}", hint="type more of the id")
         state = next(iter(found), None)
         asked = await self._question(state) if state is not None else None
         if state is None or asked is None:
             raise _unknown(id)
         if kind is not None and asked[0].kind != kind:
-            what = "says what became of a call" if kind == "approval" else "allows a call"
+            what = "decides a call in doubt" if kind == "approval" else "allows a call"
             use = "settle" if kind == "approval" else "approve or deny"
             raise Error(Code.INVALID_ARGUMENT, f"the answer to {id!r} {what}", hint=f"use {use}")
         return state, *asked
@@ -218,7 +218,7 @@ class Approvals:
         asked = decision_owed(started, scope.session, scope.turn, row.at)
         return (asked, started) if asked else None
 
-    # --- deciding
+    # --- decisions
 
     def _decision(self, verdict: Verdict, by: str, via: str, reason: str) -> Decision:
         name = check_text(by, where="by").strip()
@@ -226,7 +226,7 @@ class Approvals:
             raise Error(
                 Code.INVALID_ARGUMENT,
                 "a decision needs a name",
-                because=f"by= says who decided, in 1 to {MAX_NAME_CHARS} characters",
+                because=f"by= needs 1 to {MAX_NAME_CHARS} characters",
                 hint='by="ana@example.com"',
             )
         said, origin = check_text(reason, where="the reason"), check_text(via, where="via")
@@ -246,7 +246,7 @@ class Approvals:
         over = await store.find(state.stream, gate_key(_turn(started))) is not None
         now = self._host.clock.wall_ms()
         answered = await store.resolve(state.id, Cancelled() if over else resolution, now=now)
-        await self._host.tell(state.stream)
+        await self._host.notify_stream(state.stream)
         if isinstance(answered, Accepted) and not over:
             return decision
         raise _too_late(answered)
@@ -254,25 +254,25 @@ class Approvals:
     async def _check_edit(
         self, state: PromiseState, started: EffectStarted, tool: str, args: Mapping[str, Json]
     ) -> None:
-        """Refuse arguments that the tool would refuse, while whoever gave them can still change them."""
+        """Raise if the tool would refuse the arguments, while the approver can still change them."""
         contract = await contract_of(self._host.store, state.stream, _turn(started), tool)
         wrong = violations(contract.definition.parameters, dict(args)) if contract else ""
         if wrong:
             raise Error(Code.INVALID_ARGUMENT, f"{tool} does not take these arguments", because=wrong)
 
     async def _check_dead(self, state: PromiseState, started: EffectStarted) -> None:
-        """A call that somebody may still be doing has not "not happened"."""
+        """Raise if the worker of the call may be alive: then "did not happen" is not certain."""
         worker = await self._worker_of(state.stream, started)
         if not await self._host.store.is_dead(worker):
             raise Error(
-                Code.DOUBT_STILL_RUNNING,
-                "it is not certain that this call will not happen",
-                because=f"the worker that made it ({worker}) may still be alive and doing it",
-                hint="end that worker's process, then say so again; or settle it as unknown",
+                Code.ORIGINAL_CALL_MAY_STILL_RUN,
+                "the call may still happen",
+                because=f"the worker that made it ({worker}) may still be running it",
+                hint="end that worker's process, then settle the call again; or settle it as unknown",
             )
 
     async def _worker_of(self, stream: StreamId, started: EffectStarted) -> WorkerId:
-        """The worker that made the attempt in doubt, as its intent says."""
+        """Return the worker of the attempt in doubt, from its start record."""
         if is_part(started.id):
             attempt = part_beside(started.id, "step")
         else:
@@ -291,8 +291,8 @@ def _turn(started: EffectStarted) -> TurnId:
 
 
 def _arguments(edit: Mapping[str, Json]) -> dict[str, Json]:
-    if not isinstance(edit, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - whatever a caller gives
-        raise Error(Code.INVALID_ARGUMENT, "the changed arguments are one object, all of them", hint='{"cents": 4000}')
+    if not isinstance(edit, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - any input
+        raise Error(Code.INVALID_ARGUMENT, "edit must be a mapping of all arguments", hint='{"cents": 4000}')
     return {
         check_text(name, where="the name of an argument"): to_json(value, where=f"the argument {name}")
         for name, value in edit.items()
@@ -311,9 +311,9 @@ def _status(resolution: Resolution | None) -> Status:
 def _unknown(id: str) -> Error:
     return Error(
         Code.APPROVAL_UNKNOWN,
-        f"nobody is asked anything as {without_keys(id)!r}",
-        because="it is unknown, or its session was deleted",
-        hint="list what waits: rt.approvals.list(), or `perdure approvals list`",
+        f"unknown approval {without_keys(id)!r}",
+        because="no such question, or its session was deleted",
+        hint="perdure approvals list",
     )
 
 
@@ -333,8 +333,8 @@ def _too_late(answered: Resolved) -> Error:
             at=decision.at,
         )
     if isinstance(resolution, TimedOut):
-        return Error(Code.APPROVAL_STALE, "it is too late to answer this", because="the question has expired")
+        return Error(Code.APPROVAL_STALE, "the question is closed", because="the question has expired")
     if isinstance(answered, Accepted | AlreadyResolved):
-        because = "its turn is over, or was cancelled"
-        return Error(Code.APPROVAL_STALE, "nobody waits for this answer any more", because=because)
+        because = "the turn has ended or was cancelled"
+        return Error(Code.APPROVAL_STALE, "the question is closed", because=because)
     return _unknown("it")

@@ -1,7 +1,7 @@
-"""A session as a file, and a file as a session: JSON lines, complete or refused.
+"""Export and import of sessions as JSON lines, complete or refused.
 
-Law: an import never continues work of elsewhere. What was under way when the session was exported is recorded as it
-stands: calls that may have happened as in doubt, the turn as stopped. Nor does it bring anybody's leave with it.
+Law: an import never continues foreign work. Unfinished work is recorded as it stands: calls that may have happened as
+in doubt, the turn as stopped. Session-wide approvals are not imported.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ MAX_TOLD = 5
 _UNFINISHED = "the turn was not over when the session was exported; it is not continued here"
 
 
-# --- out ----------------------------------------------------------------------------------------------------------
+# --- export -------------------------------------------------------------------------------------------------------
 
 
 async def export(store: Store, info: StreamInfo, *, now: int) -> bytes:
-    """All records of a session and the bytes they refer to, one JSON object a line."""
+    """Return all records of a session and the bytes they refer to, one JSON object per line."""
     rows = await store.read(info.stream)
     head = {
         "type": "perdure_session",
@@ -85,19 +85,19 @@ async def export(store: Store, info: StreamInfo, *, now: int) -> bytes:
         except Error as problem:
             if problem.code is not Code.BLOB_UNKNOWN:
                 raise
-            continue  # the composition of a turn long gone: nobody needs it any more
+            continue  # the pruned composition of an old turn, not needed any more
         told = {"type": "blob", "hash": hash, "media_type": blob.media_type}
         lines.append({**told, "data": b64encode(blob.data).decode()})
     lines.append({"type": "end", "lines": len(lines), "sha256": digest(lines)})
     return b"".join(encode(line) + b"\n" for line in lines)
 
 
-# --- in -----------------------------------------------------------------------------------------------------------
+# --- import -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class _Read:
-    """An export, taken apart."""
+    """The parsed parts of an export."""
 
     agent: str
     rows: list[Row] = field(default_factory=list[Row])
@@ -105,10 +105,10 @@ class _Read:
 
 
 def imported(stream: StreamId, data: bytes | str, *, agent: str | None, now: int) -> NewStream:
-    """The session that an export tells of, under another name.
+    """Return the session of an export, under another name.
 
     Raises:
-        Error: `export_invalid`, saying which line is wrong.
+        Error: `export_invalid`, with the number of the invalid line.
     """
     found = _parsed(stream, data)
     _check_log(found.rows)
@@ -133,12 +133,12 @@ def _parsed(stream: StreamId, data: bytes | str) -> _Read:
         except Error as problem:
             raise _invalid(number, problem.because or problem.message) from None
     if not lines or lines[0].get("type") != "perdure_session":
-        raise _invalid(1, "it does not begin as an export of a session does")
+        raise _invalid(1, "the first line is not the header of a session export")
     if type(lines[0].get("v")) is not int or lines[0]["v"] != VERSION:
-        raise _invalid(1, f"it is of version {lines[0].get('v')!r}; this one reads version {VERSION}")
+        raise _invalid(1, f"the export has version {lines[0].get('v')!r}; supported: {VERSION}")
     last = lines[-1]
     if last.get("type") != "end" or last.get("lines") != len(lines) - 1 or last.get("sha256") != digest(lines[:-1]):
-        raise _invalid(len(lines), "its end is missing, or something was changed")
+        raise _invalid(len(lines), "the last line is missing, or the content was changed")
     return _sorted(stream, lines)
 
 
@@ -151,27 +151,27 @@ def _sorted(stream: StreamId, lines: list[Json]) -> _Read:
                     if type(seq) is bool or seq != len(found.rows) + 1 or seq > MAX_RECORDS:
                         raise _invalid(number, f"record {seq} is out of order")
                     if type(at) is bool or not 0 <= at <= MAX_AT:
-                        raise _invalid(number, f"record {seq} is of no time there is")
+                        raise _invalid(number, f"record {seq} has an invalid time")
                     _check_record(read(kind, encode(payload)))
                     found.rows.append(Row(stream=stream, seq=Seq(seq), at=at, kind=kind, data=encode(payload)))
                 case {"type": "blob", "hash": str(hash), "media_type": str(media_type), "data": str(text)}:
                     blob = blob_of(b64decode(text, validate=True), media_type)
                     if blob.hash != hash:
-                        raise _invalid(number, "the bytes are not those that its hash names")
+                        raise _invalid(number, "the bytes do not match the hash")
                     found.blobs.append(blob)
                 case _:
-                    raise _invalid(number, "it is neither a record nor a blob")
+                    raise _invalid(number, "neither a record nor a blob")
         except ValueError as problem:
             raise _invalid(number, str(problem)) from None
         except Error as problem:
             raise problem if problem.code is Code.EXPORT_INVALID else _invalid(number, _told(problem)) from None
     if not found.rows or not isinstance(found.rows[0].record, SessionOpened):
-        raise _invalid(2, "a session begins with session_opened")
+        raise _invalid(2, "the first record must be session_opened")
     return found
 
 
 def _checked_head(head: Json) -> str:
-    """The agent that the first line names; what else it says is checked and found again in the records."""
+    """Return the agent of the header. Its title and tags are only checked, because the records contain them."""
     try:
         checked_title(head.get("title", ""))
         checked_tags(head.get("tags", []))
@@ -181,7 +181,7 @@ def _checked_head(head: Json) -> str:
 
 
 def _check_record(record: Record) -> None:
-    """What a client says enters a log by the same rules here as everywhere."""
+    """Check a record of client input by the same rules as a live input."""
     match record:
         case SessionOpened(agent=agent):
             check_agent_name(agent)
@@ -190,7 +190,7 @@ def _check_record(record: Record) -> None:
                 check_id(key, what="the input key")
             if not parts:
                 said(parts)
-            for part in parts:  # one by one: an input of imported messages may have more than one message has
+            for part in parts:  # one by one: an input of several imported messages may exceed the limit of one
                 said([part])
         case TitleSet(title=title):
             checked_title(title)
@@ -216,7 +216,7 @@ def _owned(row: Row, agent: str) -> Row:
 
 
 def _closing(rows: list[Row]) -> list[Record]:
-    """What must be said of a turn that was under way, of a pause and of grants: nobody here has asked for them."""
+    """Return the records that stop an unfinished turn, lift a pause and revoke the session-wide approvals."""
     state = fold_all(None, rows)
     undone: list[Record] = [SessionResumed(origin="import")] if state.paused else []
     held = dict.fromkeys(made.grant for made in state.grants)
@@ -249,7 +249,7 @@ def _ref(effect: EffectId) -> EffectRef:
         return EffectRef.parse(effect)
     except Error as problem:
         raise Error(
-            Code.EXPORT_INVALID, "the export names what cannot be; nothing was written", because=problem.message
+            Code.EXPORT_INVALID, "the export has an invalid effect id; nothing was written", because=problem.message
         ) from None
 
 
@@ -260,7 +260,7 @@ def _check_bytes(found: _Read, records: Iterable[Record]) -> None:
             raise Error(
                 Code.EXPORT_INVALID,
                 "the export lacks bytes that its records refer to; nothing was written",
-                because=f"there is no blob {min(missing)}",
+                because=f"blob {min(missing)} is missing",
             )
 
 
@@ -285,10 +285,10 @@ def _invalid(line: int, because: str) -> Error:
 
 
 def history(stream: StreamId, messages: Sequence[Json], *, agent: str, model: str, now: int) -> NewStream:
-    """A session that begins with a conversation of elsewhere: `{"role": "user" | "assistant", "content": …}`.
+    """Return a session that begins with a foreign conversation: `{"role": "user" | "assistant", "content": …}`.
 
     Raises:
-        Error: `export_invalid` naming the message that cannot be used; whatever `send` raises for its content.
+        Error: `export_invalid` with the number of the invalid message; the errors of `send` for its content.
     """
     composition = blob_of(encode(Composition(agent=agent, model=model)), "application/json")
     entries: list[Record] = [SessionOpened(agent=agent)]
@@ -298,7 +298,7 @@ def history(stream: StreamId, messages: Sequence[Json], *, agent: str, model: st
         parts = [said(content) for content in asked]
         for one in parts:
             if one.refers:
-                raise _unusable(index, "it refers to bytes instead of holding them")
+                raise _unusable(index, "the message refers to bytes that the import lacks")
             blobs.update((blob.hash, blob) for blob in one.blobs)
         first = Seq(len(entries) + 1)
         entries.append(
@@ -314,7 +314,7 @@ def history(stream: StreamId, messages: Sequence[Json], *, agent: str, model: st
 
 def _answer(turn: TurnId, answered: list[str], model: str) -> list[Record]:
     if not answered:
-        message = "the conversation that was imported has no answer to this"
+        message = "the imported conversation has no answer to this"
         return [TurnEnded(turn=turn, status="stopped", reason="imported", message=message)]
     reply = Reply(parts=tuple(Text(text=text) for text in answered), model=model)
     return [
@@ -327,7 +327,7 @@ def _answer(turn: TurnId, answered: list[str], model: str) -> list[Record]:
 
 def _turns(messages: Sequence[Json]) -> list[tuple[list[Json], list[str]]]:
     if not isinstance(messages, Sequence) or isinstance(messages, bytearray | memoryview):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise _unusable(0, f"messages are a list, not {type(messages).__name__}")
+        raise _unusable(0, f"messages must be a list, not {type(messages).__name__}")
     turns: list[tuple[list[Json], list[str]]] = []
     for index, message in enumerate(messages):
         match message:
@@ -339,13 +339,13 @@ def _turns(messages: Sequence[Json]) -> list[tuple[list[Json], list[str]]]:
                 (checked,) = said(text).parts
                 turns[-1][1].append(cast("Text", checked).text)
             case {"role": "assistant", "content": str()} if not turns:
-                raise _unusable(index, "a conversation begins with a user")
+                raise _unusable(index, "a conversation begins with a user message")
             case {"role": "system" | "developer"}:
                 raise _unusable(index, "instructions belong to the agent: Agent(instructions=…)")
             case _:
-                raise _unusable(index, 'it is not {"role": "user" or "assistant", "content": …}')
+                raise _unusable(index, 'expected {"role": "user" or "assistant", "content": …}')
     if not turns:
-        raise _unusable(0, "there are no messages")
+        raise _unusable(0, "the list is empty")
     return turns
 
 

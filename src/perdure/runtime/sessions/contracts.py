@@ -1,4 +1,4 @@
-"""The contract that a call was made under, as its turn captured it: wherever its agent is registered now."""
+"""The contract of a call, as captured by its turn."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from perdure.codec import decode
 from perdure.ids import BlobHash, StreamId, TurnId
 from perdure.store.protocol import Store
 from perdure.vocab.log_keys import hands_key, open_key
-from perdure.vocab.records import TurnOpened, TurnRecomposed
+from perdure.vocab.records import TurnAgentChanged, TurnOpened
 from perdure.vocab.tools import Composition, ToolContract
 
 
 async def contract_of(store: Store, stream: StreamId, turn: TurnId, tool: str) -> ToolContract | None:
-    """The contract of a tool for the calls that this turn waits for; None if it has none, or nobody knows any more."""
+    """Return the contract of a tool in this turn, or None if the turn has none or is gone."""
     composition = await _composition_of(store, stream, turn)
     if not composition:
         return None
@@ -20,13 +20,13 @@ async def contract_of(store: Store, stream: StreamId, turn: TurnId, tool: str) -
 
 
 async def _composition_of(store: Store, stream: StreamId, turn: TurnId) -> BlobHash | None:
-    """Of whoever has the turn: what it waits for was called by that agent."""
+    """Return the composition of the agent that currently has the turn."""
     opened = await store.find(stream, open_key(turn))
     if opened is None or not isinstance(opened.record, TurnOpened):
         return None
     composition, hands = opened.record.composition, 1
     while (taken := await store.find(stream, hands_key(turn, hands))) is not None:
-        if isinstance(taken.record, TurnRecomposed):
+        if isinstance(taken.record, TurnAgentChanged):
             composition = taken.record.composition
         hands += 1
     return composition

@@ -1,4 +1,4 @@
-"""What others than its owner change in a session: its title, its tags, and records that must not be kept."""
+"""Edits of a session without its lease: title, tags, redaction."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TRIES = 50
 
 
 def checked_title(title: object) -> str:
-    """A title as it is listed: one line, not too long. A blank one takes the title away.
+    """Return a valid title: one line of limited length. A blank title removes the title.
 
     Raises:
         Error: `invalid_argument` or `invalid_text`.
@@ -35,30 +35,30 @@ def checked_title(title: object) -> str:
 
 
 def checked_tags(tags: object) -> tuple[str, ...]:
-    """Tags in order, each once.
+    """Return valid tags, sorted, without duplicates.
 
     Raises:
         Error: `invalid_argument` or `invalid_text`.
     """
     if isinstance(tags, str) or not isinstance(tags, Iterable):
         raise Error(
-            Code.INVALID_ARGUMENT, f"tags are a list of texts, not {type(tags).__name__}", hint='set_tags(["vip"])'
+            Code.INVALID_ARGUMENT, f"tags must be a list of texts, not {type(tags).__name__}", hint='set_tags(["vip"])'
         )
     found = sorted({checked_tag(tag) for tag in cast("Iterable[object]", tags)})
     if len(found) > MAX_TAGS:
-        raise Error(Code.INVALID_ARGUMENT, f"there are {len(found)} tags", because=f"the limit is {MAX_TAGS}")
+        raise Error(Code.INVALID_ARGUMENT, f"too many tags: {len(found)}", because=f"the limit is {MAX_TAGS}")
     return tuple(found)
 
 
 def checked_tag(tag: object) -> str:
-    """One tag.
+    """Return a valid tag.
 
     Raises:
         Error: `invalid_argument` or `invalid_text`.
     """
     text = _line(tag, "a tag", MAX_TAG_CHARS)
     if not text or "," in text:
-        raise Error(Code.INVALID_ARGUMENT, f"{text!r} cannot be a tag", because="it is blank, or has a comma in it")
+        raise Error(Code.INVALID_ARGUMENT, f"invalid tag {text!r}", because="a tag is not blank and has no comma")
     return text
 
 
@@ -69,22 +69,22 @@ def _line(text: object, what: str, limit: int) -> str:
     if len(text) > limit:
         raise Error(Code.INVALID_ARGUMENT, f"{what} is {len(text)} characters long", because=f"the limit is {limit}")
     if any(ord(c) < 32 or 127 <= ord(c) < 160 for c in text):
-        raise Error(Code.INVALID_ARGUMENT, f"{what} has a control character in it", hint="keep it on one line")
+        raise Error(Code.INVALID_ARGUMENT, f"{what} contains a control character", hint="use one line of plain text")
     return text
 
 
 async def set_title(store: Store, stream: StreamId, title: str, *, now: int) -> None:
-    """Name a session."""
+    """Set the title of a session."""
     await store.annotate(stream, Entry.of(TitleSet(title=title), at=now), label=Label(title=title))
 
 
 async def set_tags(store: Store, stream: StreamId, tags: tuple[str, ...], *, now: int) -> None:
-    """Tag a session."""
+    """Set the tags of a session."""
     await store.annotate(stream, Entry.of(TagsSet(tags=tags), at=now), label=Label(tags=tags))
 
 
 async def redact(store: Store, stream: StreamId, seq: Seq, *, origin: str, now: int) -> bool:
-    """Take out what a record says. False if that was done before.
+    """Redact the payload of a record. False if it was redacted before.
 
     Raises:
         Error: see `Session.redact`.
@@ -100,8 +100,8 @@ async def redact(store: Store, stream: StreamId, seq: Seq, *, origin: str, now: 
                 raise
     raise Error(
         Code.SESSION_BUSY,
-        "the session moves too fast for its bytes to be taken out",
-        hint="try again when it rests",
+        "the session changed during redaction; nothing was redacted",
+        hint="retry when it is idle",
         stream=stream,
     )
 
@@ -120,12 +120,12 @@ async def _plan(store: Store, stream: StreamId, seq: Seq, origin: str, now: int)
     if rest is None:
         raise Error(
             Code.INVALID_ARGUMENT,
-            f"record {seq} ({row.kind}) says nothing that could be taken out",
-            hint="see `perdure journal list` for what stands where",
+            f"record {seq} ({row.kind}) has nothing to redact",
+            hint="perdure journal show",
             stream=stream,
         )
     others: set[BlobHash] = set()
-    caches: set[BlobHash] = set()  # what is taken out may be in any of them, and none is needed
+    caches: set[BlobHash] = set()  # any cache may contain the payload, and none is needed
     for other in rows:
         caches.update(caches_of(other.record))
         if other.seq != seq:
@@ -147,7 +147,7 @@ async def _plan(store: Store, stream: StreamId, seq: Seq, origin: str, now: int)
 
 
 async def _hollow_answer(store: Store, promise: PromiseId) -> Resolution:
-    """What an answered promise says from now on; also if it is answered only after this look."""
+    """Return the redacted resolution of a promise, also for a promise that is resolved only later."""
     known = await store.peek(promise)
     answer = known.resolution if known is not None else None
     return hollow_answer(answer if answer is not None else Ok())
@@ -160,15 +160,15 @@ def _refuse_what_is_needed(row: Row, rows: tuple[Row, ...]) -> None:
     if running or (isinstance(record, CancelRequested) and record in state.cancels):
         raise Error(
             Code.SESSION_BUSY,
-            f"record {row.seq} belongs to a turn that is not over",
-            hint="wait for its end, or cancel it",
+            f"record {row.seq} belongs to a turn that has not ended",
+            hint="await session.cancel()",
             stream=row.stream,
         )
     last = next((other for other in reversed(rows) if other.kind == row.kind), None)
     if isinstance(record, TitleSet | TagsSet) and last is not None and last.seq == row.seq:
         raise Error(
             Code.INVALID_ARGUMENT,
-            f"record {row.seq} is how the session is called now",
+            f"record {row.seq} is the current title or tags",
             hint="set another title or other tags first",
             stream=row.stream,
         )

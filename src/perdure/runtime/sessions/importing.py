@@ -1,4 +1,4 @@
-"""A session with a past: from an export, from plain messages, or from a conversation of another library."""
+"""The creation of a session with a past: an export, plain messages, or a conversation of another library."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ async def create(
     agents: Mapping[str, Agent],
     now: int,
 ) -> NewStream:
-    """Write the session, all of it or nothing.
+    """Create the session, all or nothing.
 
     Raises:
-        Error: `session_exists`, `export_invalid`; `session_unknown` if nobody says whose messages these are.
+        Error: `session_exists`, `export_invalid`; `session_unknown` if no agent is given and the runtime has several.
     """
     if isinstance(past, bytes | str):
         new = imported(stream, past, agent=agent, now=now)
@@ -48,6 +48,6 @@ async def create(
         if problem.code is not Code.GATE_CLOSED:
             raise
         raise Error(
-            Code.EXPORT_INVALID, "the export says something twice; nothing was written", because=problem.message
+            Code.EXPORT_INVALID, "the export has a duplicate entry; nothing was written", because=problem.message
         ) from None
     return new

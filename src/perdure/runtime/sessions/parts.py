@@ -1,4 +1,4 @@
-"""What somebody says to a session: text, pictures and files, checked at the edge and turned into references."""
+"""Input content: text, images and files, checked and converted to references."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from perdure.effects.attachments import Attachment, check_attachment_name, check
 from perdure.errors import Code, Error
 from perdure.ids import BlobHash
 from perdure.vocab.blobs import Blob, blob_of
-from perdure.vocab.messages import AttachmentRef, File, Image, InputPart, Text
+from perdure.vocab.messages import AttachmentRef, File, ImagePart, InputPart, Text
 
 MAX_INPUT_BYTES = 262_144
 MAX_PART_BYTES = 16_777_216
@@ -28,7 +28,7 @@ Content: TypeAlias = str | Sequence[GivenPart]
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """An input as it enters a session: its parts, the bytes that come with it, and those it refers to again."""
+    """The content of an input: its parts, its new bytes, and the hashes of bytes that were sent before."""
 
     parts: tuple[InputPart, ...]
     blobs: tuple[Blob, ...] = ()
@@ -36,7 +36,7 @@ class Said:
 
 
 def said(content: object) -> Said:
-    """Check what a caller wants to say.
+    """Check the content of an input.
 
     Raises:
         Error: `invalid_argument`, `invalid_text`, `input_too_large`, `runtime_effect_attachment_media_type` or
@@ -52,7 +52,7 @@ def said(content: object) -> Said:
         )
     given = cast("Sequence[object]", content)
     if not given:
-        raise Error(Code.INVALID_ARGUMENT, "an input must say something", because="it has no parts")
+        raise Error(Code.INVALID_ARGUMENT, "empty input", because="the list has no parts")
     blobs: list[Blob] = []
     return _limited([_part(one, blobs) for one in given], blobs)
 
@@ -65,7 +65,7 @@ def _part(one: object, blobs: list[Blob]) -> InputPart:
             return _shown(_known(one))
         case Attachment(reference=AttachmentRef() as ref):
             return _shown(_known(ref))
-        case Image(ref=ref) | File(ref=ref):
+        case ImagePart(ref=ref) | File(ref=ref):
             return _shown(_known(ref))
         case Attachment():
             return _shown(_stored(one, blobs))
@@ -82,18 +82,18 @@ def _text(text: object) -> Text:
         raise Error(Code.INVALID_ARGUMENT, f"a text part must be text, not {type(text).__name__}")
     plain = check_text(text, where="the input")
     if not plain.strip():
-        raise Error(Code.INVALID_ARGUMENT, "an input must say something", because="it is blank")
+        raise Error(Code.INVALID_ARGUMENT, "empty input", because="the text is blank")
     return Text(text=plain)
 
 
-def _shown(ref: AttachmentRef) -> Image | File:
-    return Image(ref=ref) if ref.media_type.startswith("image/") else File(ref=ref)
+def _shown(ref: AttachmentRef) -> ImagePart | File:
+    return ImagePart(ref=ref) if ref.media_type.startswith("image/") else File(ref=ref)
 
 
 def _stored(given: Attachment, blobs: list[Blob]) -> AttachmentRef:
     data = given.data
-    if not isinstance(data, bytes):  # pyright: ignore[reportUnnecessaryIsInstance] - whatever a caller gives
-        raise Error(Code.INVALID_ARGUMENT, f"an attachment is bytes, not {type(data).__name__}")
+    if not isinstance(data, bytes):  # pyright: ignore[reportUnnecessaryIsInstance] - any input
+        raise Error(Code.INVALID_ARGUMENT, f"an attachment must be bytes, not {type(data).__name__}")
     if not data:
         raise no_bytes()
     if len(data) > MAX_PART_BYTES:
@@ -111,8 +111,8 @@ def _known(ref: AttachmentRef) -> AttachmentRef:
     if not _HASH.fullmatch(ref.hash) or not 0 < ref.size <= MAX_PART_BYTES:
         raise Error(
             Code.INVALID_ARGUMENT,
-            "an attachment reference is not one of ours",
-            because="its hash is not a sha256, or its size is impossible",
+            "invalid attachment reference",
+            because="the hash is not a sha256, or the size is out of range",
             hint="take it from session.history(), or send the bytes",
         )
     check_attachment_name(ref.name)
@@ -139,19 +139,19 @@ def _too_large(what: str, limit: int) -> Error:
         Code.INPUT_TOO_LARGE,
         what,
         because=f"the limit is {limit}",
-        hint="store large content elsewhere and give the agent a tool that reads it",
+        hint="store large content elsewhere, and give the agent a tool that reads it",
     )
 
 
 def short_text(text: str, what: str) -> str:
-    """A few words beside it: who says it, and why.
+    """Return a short text, such as a source or a reason.
 
     Raises:
         Error: `invalid_argument`, `invalid_text`, `input_too_large`.
     """
     plain = check_text(text, where=what)
     if "\x00" in plain:
-        raise Error(Code.INVALID_TEXT, f"{what} has a NUL character in it", because="not every store can hold that")
+        raise Error(Code.INVALID_TEXT, f"{what} contains a NUL character", because="some stores cannot store it")
     if len(plain.encode()) > MAX_REASON_BYTES:
         raise Error(Code.INPUT_TOO_LARGE, f"{what} is too long", because=f"the limit is {MAX_REASON_BYTES} bytes")
     return plain

@@ -1,4 +1,4 @@
-"""How a turn ended, for whoever waits for that, wherever it runs: in this process, elsewhere, or nowhere yet."""
+"""The result of a turn that runs in this process, in another one, or not yet."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from perdure.errors import Code, Error
 from perdure.ids import InputId, TurnId
+from perdure.inbox.admit import NOBODY
 from perdure.observe.ends import has_begun, told, waits
-from perdure.observe.hub import Subscription
+from perdure.observe.hub import HubSubscription
 from perdure.runtime.sessions import verbs
 from perdure.runtime.shared import TurnResult, Waiter
 from perdure.store.shapes import StreamInfo
@@ -16,12 +17,12 @@ from perdure.vocab.outcomes import LlmCallOutcome
 from perdure.vocab.records import TurnEnded
 
 if TYPE_CHECKING:
-    from perdure.runtime.runtime import Runtime
-    from perdure.runtime.sessions.session import Session
+    from perdure.runtime.core import RuntimeCore
+    from perdure.runtime.sessions.ref import SessionRef
 
 
-async def wait_for(session: Session, turn: TurnId, input: InputId) -> TurnResult:
-    """The end of a turn, or of the one that took the input which had asked for it."""
+async def wait_for(session: SessionRef, turn: TurnId, input: InputId = NOBODY) -> TurnResult:
+    """Wait for the end of a turn, or of the turn that took its input instead, and return the result."""
     rt = session.runtime
     while True:
         here = rt.results.wait_for(turn)
@@ -37,10 +38,12 @@ async def wait_for(session: Session, turn: TurnId, input: InputId) -> TurnResult
 
 
 async def _look_for_end(
-    session: Session, turn: TurnId, input: InputId, here: Waiter
+    session: SessionRef, turn: TurnId, input: InputId, here: Waiter
 ) -> TurnResult | tuple[TurnId, InputId] | None:
-    """The end of a turn that runs elsewhere, or nowhere yet, or who answers its input instead. None: it is or was here;
-    look again."""
+    """Wait for the end of a turn that does not run here, or for the turn that answers its input instead.
+
+    Returns None if the turn runs or ran here: then check again.
+    """
     rt, stream, begun_in = session.runtime, session.stream, None
     with rt.hub.subscribe(stream, live=False) as news:
         while not (here.done() or rt.drives(stream, turn)):
@@ -49,10 +52,10 @@ async def _look_for_end(
                 return _result(rt, over, info)
             if info is None:
                 raise verbs.session_unknown(session.id)
-            made = (info.number, info.created_at)  # after a deletion it may be another session
+            made = (info.number, info.created_at)  # after a deletion, another session may have this id
             if begun_in != made and not await waits(rt.store, stream, turn):
                 if not await has_begun(rt.store, stream, turn):
-                    if (elsewhere := await verbs.whereabouts(session, input)) is not None:
+                    if (elsewhere := await verbs.input_status(session, input)) is not None:
                         return elsewhere
                     raise no_turn(session, turn)
                 begun_in = made
@@ -60,13 +63,13 @@ async def _look_for_end(
     return here.result() if here.done() else None
 
 
-def _result(rt: Runtime, over: tuple[TurnEnded, LlmCallOutcome | None], info: StreamInfo | None) -> TurnResult:
+def _result(rt: RuntimeCore, over: tuple[TurnEnded, LlmCallOutcome | None], info: StreamInfo | None) -> TurnResult:
     agent = rt.agents.get(info.agent) if info else None
     return TurnResult.of(*over, agent.output_as if agent else None)
 
 
-async def _either(here: Waiter, news: Subscription) -> None:
-    """Until the turn has ended in this process, or something has happened to look at."""
+async def _either(here: Waiter, news: HubSubscription) -> None:
+    """Wait until the turn ends in this process, or its stream changes."""
     waiting = asyncio.ensure_future(news.wait())
     try:
         await asyncio.wait({here, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -77,6 +80,6 @@ async def _either(here: Waiter, news: Subscription) -> None:
     news.items.clear()
 
 
-def no_turn(session: Session, turn: TurnId) -> Error:
-    """The refusal to tell anything of a turn that is not there: it never was, or was deleted with its session."""
+def no_turn(session: SessionRef, turn: TurnId) -> Error:
+    """Return the error for a turn that never existed, or was deleted with its session."""
     return Error(Code.TURN_UNKNOWN, f"session {session.id!r} has no turn {turn!r}", turn=turn)

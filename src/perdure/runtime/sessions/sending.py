@@ -1,4 +1,4 @@
-"""How an input gets into a session: checked, named, and put there durably, in one write."""
+"""Sending an input to a session: check, name and store it in one write."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from perdure.errors import Code, Error
 from perdure.ids import InputId, Tenant, TurnId, check_id
 from perdure.inbox.admit import Admission, Admitted, Conflict, Delivery, Duplicate, delivery
 from perdure.inbox.items import Input
-from perdure.observe.why import sealed_turn
+from perdure.observe.why import dead_lettered_turn
 from perdure.runtime.clock import short_id, uuid7
 from perdure.runtime.sessions import verbs
 from perdure.runtime.sessions.parts import MAX_INPUT_BYTES, Content, said, short_text
-from perdure.runtime.sessions.sent import Sent
+from perdure.runtime.sessions.sent import TurnHandle
 from perdure.store.shapes import claimed
 from perdure.vocab.records import InputAdmitted, InputMode, Row
 
 if TYPE_CHECKING:
+    from perdure.runtime.sessions.ref import SessionRef
     from perdure.runtime.sessions.session import Session
 
 MODES = ("queue", "steer", "interrupt")
@@ -29,8 +30,10 @@ MODES = ("queue", "steer", "interrupt")
 
 @dataclass(frozen=True, slots=True)
 class OpensAt:
-    """Where a session stands when its first input opens it; None: where its agent does. `none_yet`: when it was asked
-    for there was none."""
+    """The queue and priority of a session that its first input opens; None: those of its agent.
+
+    `none_yet` is true if the session did not exist when its handle was made.
+    """
 
     queue: str | None = None
     priority: int | None = None
@@ -39,10 +42,11 @@ class OpensAt:
 
 
 class Sending:
-    """Puts inputs into one session; `agent` answers them if the first one opens it."""
+    """Sends inputs to one session. `agent` serves the session if the first input opens it."""
 
-    def __init__(self, session: Session, agent: str | None, opens_at: OpensAt) -> None:
+    def __init__(self, session: Session, ref: SessionRef, agent: str | None, opens_at: OpensAt) -> None:
         self._session = session
+        self._ref = ref
         self._agent = agent
         self._opens_at = opens_at
         self._none_yet = opens_at.none_yet
@@ -57,9 +61,9 @@ class Sending:
         mode: InputMode,
         source: str,
         merge_key: str | None,
-    ) -> Sent:
-        """See `Session.send`."""
-        session, rt = self._session, self._session.runtime
+    ) -> TurnHandle:
+        """Send an input. See `Session.send`."""
+        ref, rt = self._ref, self._ref.runtime
         rt.check_usable()
         if key is not None:
             key = check_id(key, what="the input key")
@@ -76,99 +80,101 @@ class Sending:
             model=await rt.models.named(model_name(model)) if model is not None else "",
             mode=mode,
             source=short_text(source, "the source"),
-            merge_key=check_id(merge_key, what="the merge key") if merge_key is not None else "",
+            merge_key=check_id(merge_key, what="the replace key") if merge_key is not None else "",
         )
         attached = given.blobs or given.refers
-        if key is None and not attached and await rt.hand(session.stream, item):
-            return Sent(session, item.turn, item.input)
+        if key is None and not attached and await rt.hand(ref.stream, item):
+            return TurnHandle(self._session, ref, item.turn, item.input)
         source_key = f"key:{key}" if key else f"in:{unique}"
-        plain = delivery(session.stream, source_key, item, at=now, agent=self._agent)
+        plain = delivery(ref.stream, source_key, item, at=now, agent=self._agent)
         at = self._opens_at
         new = replace(plain, blobs=given.blobs, refers=given.refers, queue=at.queue, priority=at.priority)
         admission = await self._begin(new) if self._none_yet and mode != "interrupt" and not merge_key else None
         if admission is None:
-            await rt.check_readable(session.stream)
+            await rt.check_readable(ref.stream)
             admission = await self._put(new, item)
         return await self._sent(admission, new, item)
 
     async def _begin(self, new: Delivery) -> Admission | None:
-        """Open the session with its first input; None if somebody else was faster. What nobody has opened need not be
-        looked at to see that it can be read."""
+        """Open the session with its first input, or return None if a concurrent input opened it.
+
+        A new stream has no payloads, so no readability check is needed.
+        """
         self._none_yet = False
         admission = await self._admit(replace(new, fresh=True))
         return None if isinstance(admission, Conflict) else admission
 
     async def _put(self, new: Delivery, item: Input) -> Admission | None:
         if item.mode == "interrupt":
-            return await verbs.interrupt(self._session, new, item)
+            return await verbs.interrupt(self._ref, new, item)
         if item.merge_key:
-            return await verbs.replace_queued(self._session, new, item)
+            return await verbs.replace_queued(self._ref, new, item)
         return await self._admit(new)
 
     async def _admit(self, new: Delivery) -> Admission:
-        rt = self._session.runtime
+        rt = self._ref.runtime
         claims = self._agent in rt.agents and not rt.has_in_hand(new.stream)
         return await rt.admit(new, claims=claims)
 
-    async def _sent(self, admission: Admission | None, new: Delivery, item: Input) -> Sent:
-        """Let whoever drives the session know what was put there, and tell the sender what it has become."""
-        session, rt = self._session, self._session.runtime
+    async def _sent(self, admission: Admission | None, new: Delivery, item: Input) -> TurnHandle:
+        """Notify the worker of the admitted input, and return the handle of the input."""
+        ref, rt = self._ref, self._ref.runtime
         match admission:
             case Admitted():
                 claim = claimed(new, admission)
-                rt.nudge(session.stream, claim, item.turn if claim else None)
+                rt.notify(ref.stream, claim, item.turn if claim else None)
                 if item.mode != "queue":
-                    await rt.tell(session.stream)  # the turn that runs should know
-                return Sent(session, item.turn, item.input)
+                    await rt.notify_stream(ref.stream)  # for the running turn
+                return TurnHandle(self._session, ref, item.turn, item.input)
             case Duplicate(turn=turn, input=input_id):
-                rt.nudge(session.stream)
-                return Sent(session, turn, input_id, duplicate=True)
+                rt.notify(ref.stream)
+                return TurnHandle(self._session, ref, turn, input_id, is_duplicate=True)
             case _:
                 raise Error(
                     Code.INPUT_KEY_CONFLICT,
-                    f"the key {item.key!r} was used before for another input",
+                    f"the key {item.key!r} was used for another input",
                     hint="use a new key for new content, or send the same content again",
-                    session=session.id,
+                    session=ref.id,
                 )
 
 
-def unanswered(session: Session, rows: Sequence[Row]) -> InputAdmitted:
-    """What the session's last turn should have answered, if that one was sealed.
+def unanswered(session: SessionRef, rows: Sequence[Row]) -> InputAdmitted:
+    """Return the input of the session's last turn, if that turn was dead-lettered.
 
     Raises:
-        Error: `session_not_sealed`.
+        Error: `turn_not_retryable`.
     """
-    seal = sealed_turn(rows)
+    failed = dead_lettered_turn(rows)
     inputs = (row.record for row in rows if isinstance(row.record, InputAdmitted))
-    given = next((said for said in inputs if seal is not None and said.turn == seal.turn), None)
+    given = next((said for said in inputs if failed is not None and said.turn == failed.turn), None)
     if given is None:
         raise Error(
-            Code.SESSION_NOT_SEALED,
-            f"there is nothing to retry in session {session.id!r}",
-            because="only a turn that was sealed is retried, and only if none has ended since",
-            hint="send something",
+            Code.TURN_NOT_RETRYABLE,
+            f"session {session.id!r} has no turn to retry",
+            because="the last turn has not failed",
+            hint="await session.send(...)",
             session=session.id,
         )
     return given
 
 
 def model_name(model: object) -> str:
-    """A model is recorded by its name."""
+    """Return the name of a model. Inputs record the model by name."""
     if not isinstance(model, str):
         raise Error(
             Code.INVALID_ARGUMENT,
-            f"the model of an input is named, not given: {type(model).__name__} is not text",
-            hint="the name is recorded, so that any worker can go on; register a Model object with an agent",
+            f"the model of an input must be a name, not {type(model).__name__}",
+            hint="register a Model object with an agent: Agent(model=...)",
         )
     return model
 
 
 def _plugin_input(given: Mapping[str, Json] | None) -> dict[str, Json] | None:
-    """What the host tells its own code: it must survive a restart, so it is JSON, and not too much of it."""
+    """Return the host's plugin data as plain JSON. Raise if it is too large."""
     if given is None:
         return None
-    if not isinstance(given, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - whatever a caller gives
-        raise Error(Code.INVALID_ARGUMENT, f"plugin_input is a value per plugin id, not {type(given).__name__}")
+    if not isinstance(given, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - any input
+        raise Error(Code.INVALID_ARGUMENT, f"plugin_input must map plugin ids to values, not {type(given).__name__}")
     if not given:
         return None
     plain = {check_id(name, what="the plugin id"): to_json(value, where=name) for name, value in given.items()}
@@ -180,15 +186,24 @@ def _plugin_input(given: Mapping[str, Json] | None) -> dict[str, Json] | None:
 
 
 def _check_mode(mode: str, merge_key: str | None, model: str | None, plugin_input: object) -> None:
-    """What an option means must be possible in that mode: nothing is ignored."""
+    """Raise if an option has no meaning in the mode; no option is ignored."""
     if mode not in MODES:
-        raise Error(Code.INVALID_ARGUMENT, f"mode={mode!r:.40} does not exist", hint=f"one of {', '.join(MODES)}")
+        raise Error(Code.INVALID_ARGUMENT, f"unknown mode {mode!r:.40}", hint=f"one of {', '.join(MODES)}")
     if mode == "interrupt" and merge_key is not None:
-        because = "each interruption ends a turn and begins one; none waits to be replaced"
-        raise Error(Code.INVALID_ARGUMENT, "an interruption has no merge_key", because=because, hint="leave it out")
+        because = "an interruption starts a turn at once, so no queued one can be replaced"
+        raise Error(
+            Code.INVALID_ARGUMENT,
+            "replace_key is not allowed with mode='interrupt'",
+            because=because,
+            hint="omit replace_key",
+        )
     if mode == "steer" and model is not None:
-        because = "it joins the turn that runs, whose model answers"
-        raise Error(Code.INVALID_ARGUMENT, "a steer has no model", because=because, hint='mode="queue", or no model=')
+        because = "the input joins the running turn, whose model answers"
+        raise Error(
+            Code.INVALID_ARGUMENT, "model is not allowed with mode='steer'", because=because, hint='mode="queue"'
+        )
     if mode == "steer" and plugin_input is not None:
-        because = "it joins the turn that runs, whose plugin_input holds to its end"
-        raise Error(Code.INVALID_ARGUMENT, "a steer has no plugin_input", because=because, hint='mode="queue", or none')
+        because = "the input joins the running turn and its plugin_input"
+        raise Error(
+            Code.INVALID_ARGUMENT, "plugin_input is not allowed with mode='steer'", because=because, hint='mode="queue"'
+        )

@@ -1,4 +1,4 @@
-"""What a user holds: a session, and all that can be done with it. How it is done is in the modules called here."""
+"""`Session`, the API of one conversation. The implementation is in the modules called here."""
 
 from __future__ import annotations
 
@@ -13,25 +13,21 @@ from perdure.ids import (
     InputId,
     Seq,
     SessionId,
-    StreamId,
     TurnId,
     check_id,
-    session_stream,
 )
-from perdure.inbox.admit import NOBODY
 from perdure.observe.events import Cursor, Event
 from perdure.observe.follow import follow
 from perdure.observe.pending import PendingItem, pending
-from perdure.observe.why import Why, explain
+from perdure.observe.why import Explanation, explain
 from perdure.runtime.sessions import answers, posting, verbs
-from perdure.runtime.sessions import results as turn_results
 from perdure.runtime.sessions.archive import export
 from perdure.runtime.sessions.editing import checked_tags, checked_title, redact, set_tags, set_title
 from perdure.runtime.sessions.parts import Content, short_text
+from perdure.runtime.sessions.ref import SessionRef
 from perdure.runtime.sessions.sending import OpensAt, Sending, model_name, unanswered
-from perdure.runtime.sessions.sent import Sent
+from perdure.runtime.sessions.sent import TurnHandle
 from perdure.runtime.sessions.verbs import CancelOutcome, Queued, Withdrawal
-from perdure.runtime.shared import TurnResult
 from perdure.runtime.turns.transcript import Transcript
 from perdure.runtime.work import check_place
 from perdure.services.files.protocol import SessionFiles
@@ -39,45 +35,43 @@ from perdure.session.ledger import UsageEntry, entries
 from perdure.store.shapes import Resolved, StreamInfo
 from perdure.tools.durations import seconds
 from perdure.vocab.messages import Message
-from perdure.vocab.promises import Custom, Err, unknown_key
+from perdure.vocab.promises import Custom, Failure, unknown_key
 from perdure.vocab.questions import Answer
-from perdure.vocab.records import GrantMade, InputMode, Row
+from perdure.vocab.records import ApprovalGranted, InputMode, Row
 from perdure.vocab.usage import Usage
 
 if TYPE_CHECKING:
-    from perdure.runtime.runtime import Runtime
+    from perdure.runtime.core import RuntimeCore
 
 
 class Session:
-    """One conversation with one agent: durable, resumable, observable from anywhere."""
+    """One conversation with one agent: durable, resumable, observable from any worker."""
 
-    def __init__(self, runtime: Runtime, id: SessionId, agent: str | None, opens_at: OpensAt | None = None) -> None:
+    def __init__(self, runtime: RuntimeCore, id: SessionId, agent: str | None, opens_at: OpensAt | None = None) -> None:
         opens_at = opens_at or OpensAt()
-        self.runtime = runtime
         self.id = id
-        self.tenant = opens_at.tenant or runtime.tenant
-        self.stream: StreamId = session_stream(self.tenant, id)
+        self._ref = SessionRef(runtime, opens_at.tenant or runtime.tenant, id)
         self._may_be_new = agent is not None
-        self._sending = Sending(self, agent, opens_at)
+        self._sending = Sending(self, self._ref, agent, opens_at)
 
-    # --- saying something
+    # --- inputs
 
     async def ask(
         self, content: Content, *, key: str | None = None, model: str | None = None, timeout: float | str | None = None
     ) -> str:
-        """Send, wait, and return the text of the answer; `timeout` in seconds, or "2m".
+        """Send an input, wait, and return the text of the answer. `timeout` is in seconds, or text such as "2m".
 
         Raises:
             Error: `turn_failed` if the turn was stopped.
         """
-        within = seconds(timeout)  # before anything is sent
+        within = seconds(timeout)  # checked before the input is sent
         result = await (await self.send(content, key=key, model=model)).result(within)
         if result.status != "finished":
             raise Error(
                 Code.TURN_FAILED,
                 f"the turn was stopped: {result.reason}",
                 because=result.message,
-                turn=result.turn,
+                turn=result.turn_id,
                 reason=result.reason,
             )
         return result.text
@@ -90,30 +84,33 @@ class Session:
         model: str | None = None,
         plugin_input: Mapping[str, Json] | None = None,
         mode: InputMode = "queue",
-        source: str = "",
-        merge_key: str | None = None,
-    ) -> Sent:
-        """Put an input into the session; durable when this returns. The same key and content again is the same input.
+        sent_by: str = "",
+        replace_key: str | None = None,
+    ) -> TurnHandle:
+        """Send an input to the session. Durable when this returns; the same key and content again is the same input.
 
-        `content` is text, or a list of parts: text, an `Attachment` (bytes and their media type) or an `AttachmentRef`
-        (bytes that were sent before). Bytes are durable together with the input. `model` is the one that answers this
-        input, instead of the agent's own.
-        `plugin_input` is for the host's own code: a JSON value per plugin, which the model never sees and which tools
-        and providers read as `ctx.plugin_input(...)` for the length of the turn.
-
-        `mode` says where it goes if a turn is running. `"queue"`: it waits for its turn. `"steer"`: the model is shown
-        it the next time it is asked, in the turn that runs, or in the next one if that ends first; exactly once.
-        `"interrupt"`: the turn ends as cancelled, what it waits for is withdrawn, and a turn begins with this input,
-        ahead of what is queued. `source` is recorded: who or what sent it. With `merge_key`, it replaces an input of
-        the same mode and merge key that nobody has taken yet, which then has the same answer.
+        - `content` is text, or a list of parts: text, an `Attachment` (bytes and their media type) or an
+          `AttachmentRef` (bytes
+          that were sent before). Bytes commit together with the input.
+        - `model` answers this input, instead of the agent's own.
+        - `plugin_input` is for the host's own code: a JSON value per plugin. Tools and providers read it during the
+          turn as
+          `ctx.plugin_input(...)`; the model never sees it.
+        - `mode` applies if a turn is running. `"queue"`: the input waits for its own turn. `"steer"`: the next model
+          call of the
+          running turn includes the input, or else the next turn does; exactly once. `"interrupt"`: the running turn is
+              cancelled,
+          its waits are withdrawn, and a turn with this input begins, ahead of queued inputs.
+        - `sent_by` is recorded as the sender.
+        - `replace_key` replaces a queued input of the same mode and replace key; both inputs then have the same answer.
 
         Raises:
-            Error: `input_key_conflict` if the key was used for something else; `input_too_large`; `invalid_text`;
-                `model_unknown`; `invalid_argument` for a model= or plugin_input= of a steer or a merge_key of an
-                interruption;
+            Error: `input_key_conflict` if the key has other content; `input_too_large`; `invalid_text`;
+                `model_unknown`;
+                `invalid_argument` for a `model` or `plugin_input` with `"steer"`, or `replace_key` with `"interrupt"`;
                 `runtime_effect_attachment_media_type`; `blob_unknown` for a reference to bytes that this tenant does
-                not have; `codec_failed` for a session that is encrypted with another key, or is not while this runtime
-                encrypts.
+                not have; `codec_failed` if the session is encrypted with another key, or is not encrypted although this
+                runtime encrypts.
         """
         return await self._sending.send(
             content,
@@ -121,277 +118,268 @@ class Session:
             model=model,
             plugin_input=plugin_input,
             mode=mode,
-            source=source,
-            merge_key=merge_key,
+            source=sent_by,
+            merge_key=replace_key,
         )
 
-    async def queue(self) -> tuple[Queued, ...]:
-        """The inputs that nobody has taken yet, in the order in which they came."""
-        return await verbs.queue(self)
+    async def queued_inputs(self) -> tuple[Queued, ...]:
+        """Return queued inputs, oldest first."""
+        return await verbs.queue(self._ref)
 
     async def cancel_input(
-        self, input: str | Sent, *, and_behind: bool = False, reason: str = "", origin: str = "api"
+        self, input: str | TurnHandle, *, include_later: bool = False, reason: str = "", origin: str = "api"
     ) -> Withdrawal:
-        """Take back an input that waits; with `and_behind`, everything that came after it too, all or nothing.
+        """Withdraw a queued input; with `and_behind`, also all later ones, all or none.
 
-        The outcome is `cancelled`, or what had become of it before: `already_claimed` by a turn that is not over,
-        `completed`, `already_cancelled` (also if another input replaced it), or `not_found`.
+        The outcome is `cancelled`, or the earlier outcome of the input: `already_claimed` by an open turn, `completed`,
+        `already_cancelled` (also if another input replaced it), or `not_found`.
         """
-        self.runtime.check_usable()
-        await self.runtime.check_readable(self.stream)
-        wanted = input.input if isinstance(input, Sent) else InputId(check_id(input, what="the input"))
-        if type(and_behind) is not bool:
-            raise Error(Code.INVALID_ARGUMENT, f"and_behind is True or False, not {and_behind!r:.40}")
+        self._ref.runtime.check_usable()
+        await self._ref.runtime.check_readable(self._ref.stream)
+        wanted = input.input_id if isinstance(input, TurnHandle) else InputId(check_id(input, what="the input"))
+        if type(include_later) is not bool:
+            raise Error(Code.INVALID_ARGUMENT, f"and_behind must be True or False, not {include_later!r:.40}")
         reason, origin = short_text(reason, "the reason"), short_text(origin, "the origin")
-        return await verbs.cancel_input(self, wanted, and_behind=and_behind, origin=origin, reason=reason)
+        return await verbs.cancel_input(self._ref, wanted, and_behind=include_later, origin=origin, reason=reason)
 
-    async def retry(self) -> Sent:
-        """Say again what a sealed turn should have answered: the session's last one, in which every worker died.
+    async def retry(self) -> TurnHandle:
+        """Retry the input of a dead-lettered turn, if it is the session's last one.
 
-        A new turn answers it; called again before that one is over, this is the same input. What the sealed turn did
-        stands, and the model is shown it.
+        A new turn answers the input. A second call before that turn ends is the same input. The effects of the
+        dead-lettered turn stand, and the model sees them.
 
         Raises:
-            Error: `session_not_sealed` if the last turn that ended was not sealed; `session_unknown`.
+            Error: `turn_not_retryable` if the last ended turn was not dead-lettered; `session_unknown`.
         """
-        given = unanswered(self, await self.rows())
+        given = unanswered(self._ref, await self.journal())
         key, model = f"retry:{given.turn}", given.model or None
         return await self.send(given.parts, key=key, model=model, plugin_input=given.plugin_input)
 
-    # --- watching
+    # --- reading
 
     def events(self, after: str = "") -> AsyncIterator[Event]:
-        """Everything after a cursor, endlessly: durable facts, live deltas, explicit gaps.
+        """Yield all events after a cursor, endlessly: durable facts, live deltas, explicit gaps.
 
         Raises:
-            Error: `invalid_cursor`; once iterated, `session_unknown` for a session that was expected to exist, and
+            Error: `invalid_cursor`; once iterated, `session_unknown` for a session that does not exist, and
                 `runtime_closed` when the runtime closes.
         """
         return self._events(Cursor.parse(after))
 
     async def _events(self, after: Cursor) -> AsyncIterator[Event]:
-        rt = self.runtime
+        rt = self._ref.runtime
         if not self._may_be_new:
             await self._info()
-        async for event in follow(rt.sources, self.stream, after):
+        async for event in follow(rt.sources, self._ref.stream, after):
             yield event
 
-    async def wait_for(self, turn: TurnId, input: InputId = NOBODY) -> TurnResult:
-        """The end of a turn, wherever it runs; or of the one that took the input which had asked for it.
-
-        Raises:
-            Error: `turn_unknown`, `session_unknown`, or `runtime_closed` when the runtime closes first.
-        """
-        return await turn_results.wait_for(self, turn, input)
-
-    async def history(self) -> tuple[Message, ...]:
-        """The whole conversation, as a model would be shown it."""
+    async def messages(self) -> tuple[Message, ...]:
+        """Return the whole conversation, as a model would see it."""
         transcript = Transcript()
-        for row in await self.rows():
+        for row in await self.journal():
             transcript.add(row.seq, row.record)
         return transcript.messages(transcript.open)
 
-    async def rows(self) -> tuple[Row, ...]:
-        """The log itself.
+    async def journal(self) -> tuple[Row, ...]:
+        """Return the log.
 
         Raises:
             Error: `session_unknown`.
         """
         await self._info()
-        return await self.runtime.store.read(self.stream)
+        return await self._ref.runtime.store.read(self._ref.stream)
 
     async def usage(self) -> Usage:
-        """The tokens of its turns that are over and of its sub-agents; of theirs too, if it is the first in line.
+        """Return the usage of the session's ended turns and of its sub-agents. For a root session, this includes all
+        descendants.
 
         Raises:
             Error: `session_unknown`.
         """
-        state = (await verbs.existing(self))[0]
+        state = (await verbs.existing(self._ref))[0]
         return state.usage + state.child_usage
 
-    async def ledger(self) -> tuple[UsageEntry, ...]:
-        """What the session has bought, entry by entry: its turns, direct completions by their source, its sub-agents.
+    async def usage_entries(self) -> tuple[UsageEntry, ...]:
+        """Return the usage entries: turns, direct completions by source, sub-agents.
 
         Raises:
             Error: `session_unknown`.
         """
-        return tuple(entries(row.record for row in await self.rows()))
+        return tuple(entries(row.record for row in await self.journal()))
 
-    async def why(self) -> Why:
-        """What the session is doing or waiting for, since when, and who could change that."""
-        rt = self.runtime
+    async def why(self) -> Explanation:
+        """Explain the session's state: current work or wait, its start time, and the action that unblocks it."""
+        rt = self._ref.runtime
         places = {name: agent.place for name, agent in rt.agents.items()}
-        return await explain(rt.store, self.stream, now=rt.clock.wall_ms(), places=places)
+        return await explain(rt.store, self._ref.stream, now=rt.clock.wall_ms(), places=places)
 
     async def pending(self) -> tuple[PendingItem, ...]:
-        """What the session waits for that somebody or something outside must bring, the longest waiting first.
+        """Return open external waits (approvals, questions, client results, events), oldest first.
 
         Raises:
             Error: `session_unknown`.
         """
-        return await pending(self.runtime.store, self.stream)
+        return await pending(self._ref.runtime.store, self._ref.stream)
 
-    async def place(self, *, queue: str | None = None, priority: int | None = None) -> None:
-        """Give the session a queue and a priority of its own; None: those of its agent. It counts from the next time it
-        waits for a worker.
+    async def move(self, *, queue: str | None = None, priority: int | None = None) -> None:
+        """Set the session's own queue and priority; None means those of its agent. Applies from the next wait for a
+        worker.
 
         Raises:
             Error: `session_unknown`; `invalid_id`; `invalid_argument`.
         """
-        self.runtime.check_usable()
+        self._ref.runtime.check_usable()
         check_place("default" if queue is None else queue, 0 if priority is None else priority)
-        await self.runtime.store.place(self.stream, queue, priority)
+        await self._ref.runtime.store.place(self._ref.stream, queue, priority)
 
-    # --- stopping
+    # --- control
 
     async def cancel(self, turn: TurnId | None = None, *, reason: str = "", origin: str = "api") -> CancelOutcome:
-        """Ask for a turn to end: the one that runs, or the next in line. Completion may win the race.
+        """Request the end of a turn, by default the running or next one. Completion may win the race.
 
-        Answers `requested`, `already_requested`, `completion_won`, or `unknown` if there is no such turn. What runs is
-        told to stop and given a moment; a dispatched `once` call is in doubt then, and never "cancelled".
+        Returns `requested`, `already_requested`, `completion_won`, or `unknown` if there is no such turn. Running calls
+        get a grace period; a dispatched `once` call becomes in doubt, never cancelled.
         """
-        self.runtime.check_usable()
+        self._ref.runtime.check_usable()
         reason, origin = short_text(reason, "the reason"), short_text(origin, "the origin")
-        if turn is not None:  # a blank one is a slip, and never "the one that runs"
+        if turn is not None:  # a blank id is an error, and never means the running turn
             turn = TurnId(check_id(turn, what="the turn"))
-            target = turn if await verbs.has(self, turn) else None
+            target = turn if await verbs.has(self._ref, turn) else None
         else:
-            target = await verbs.current_turn(self)
+            target = await verbs.current_turn(self._ref)
         if target is None:
             return "unknown"
-        await self.runtime.check_readable(self.stream)
-        return await verbs.cancel(self, target, reason=reason, origin=origin)
+        await self._ref.runtime.check_readable(self._ref.stream)
+        return await verbs.cancel(self._ref, target, reason=reason, origin=origin)
 
     async def pause(self, *, reason: str = "", by: str = "api") -> bool:
-        """Begin nothing more in this session, until it is resumed. False if it was paused already.
+        """Start no more work in this session until `resume`. False if it was paused already.
 
-        Inputs are accepted and kept; what is waited for can be answered, and due times stand. A turn that runs stops at
-        the next checkpoint: what is under way goes on to its end, and nothing follows it.
+        Inputs are still accepted, waits can be resolved, and due times stand. A running turn stops at the next
+        checkpoint; calls in flight run to their end.
         """
-        self.runtime.check_usable()
-        await self.runtime.check_readable(self.stream)
-        return await verbs.pause(self, by=short_text(by, "who pauses it"), reason=short_text(reason, "the reason"))
+        self._ref.runtime.check_usable()
+        await self._ref.runtime.check_readable(self._ref.stream)
+        return await verbs.pause(self._ref, by=short_text(by, "by"), reason=short_text(reason, "the reason"))
 
     async def resume(self, *, by: str = "api") -> bool:
-        """Go on with a session that was paused. False if it was not."""
-        self.runtime.check_usable()
-        await self.runtime.check_readable(self.stream)
-        return await verbs.resume(self, by=short_text(by, "who resumes it"))
+        """Resume a paused session. False if it was not paused."""
+        self._ref.runtime.check_usable()
+        await self._ref.runtime.check_readable(self._ref.stream)
+        return await verbs.resume(self._ref, by=short_text(by, "by"))
 
-    # --- answering
+    # --- resolutions
 
     async def resolve(
-        self, name: str, value: Json = None, *, error: Err | None = None, cancel: bool = False
+        self, name: str, value: Json = None, *, error: Failure | None = None, cancel: bool = False
     ) -> Resolved:
-        """Answer an event that the current turn waits for, or will wait for: `ctx.event(name)` returns the value.
+        """Resolve an event of the current turn, also before its wait: `ctx.wait_for_event(name)` returns the value.
 
-        The first answer stands; a later one is told what that was. With `error`, the wait raises it instead; with
-        `cancel`, it is told that nobody will answer.
+        The first resolution wins, and a later call returns it. With `error`, the wait raises it; with `cancel`, the
+        wait is cancelled.
 
         Raises:
-            Error: `await_event_unknown_or_revoked` if no turn is under way; `invalid_json`.
+            Error: `event_key_invalid` without an open turn; `invalid_json`.
         """
-        self.runtime.check_usable()
+        self._ref.runtime.check_usable()
         check_id(name, what="the name of an event")
         resolution = answers.answer_of(value, error, cancel=cancel)
         scope = await self._scope()
-        return await answers.resolve(self.runtime, unsigned_key(scope.id, Custom(key=name)), resolution)
+        return await answers.resolve(self._ref.runtime, unsigned_key(scope.id, Custom(key=name)), resolution)
 
-    async def post_result(self, call: str, value: Json = None, *, error: Err | None = None) -> Resolved:
-        """Bring the result of a call that the client runs, or its failure. The first one stands.
+    async def post_result(self, call: str, value: Json = None, *, error: Failure | None = None) -> Resolved:
+        """Post the result or failure of a client-side call. The first one wins.
 
-        The same result again is no error, so that a client that did not hear back may post once more.
+        The same result again is accepted, so a client may repeat a post after a lost reply.
 
         Raises:
-            Error: `tool_call_unknown` if this session left no such call to its client; `tool_result_invalid` if the
-                result does not fit the tool's schema (the call stays open); `tool_call_answered` if there is another
-                result, or nobody waits any more; `invalid_json`; `input_too_large` above 256 KiB.
+            Error: `tool_call_unknown` if this session has no such client-side call; `tool_result_invalid` if the
+                result does not match the tool's schema (the call stays open); `tool_call_answered` after another
+                result, a timeout or a cancellation; `invalid_json`; `input_too_large` above 256 KiB.
         """
         if error is not None and value is not None:
             raise Error(Code.INVALID_ARGUMENT, "a call has a result or an error, not both")
-        if error is not None and not isinstance(error, Err):  # pyright: ignore[reportUnnecessaryIsInstance] - whatever a caller gives
-            raise Error(Code.INVALID_ARGUMENT, f"a failure is an Err, not {type(error).__name__}")
-        if not isinstance(call, str):  # pyright: ignore[reportUnnecessaryIsInstance] - whatever a caller gives
+        if error is not None and not isinstance(error, Failure):  # pyright: ignore[reportUnnecessaryIsInstance] - any input
+            raise Error(Code.INVALID_ARGUMENT, f"a failure must be an Err, not {type(error).__name__}")
+        if not isinstance(call, str):  # pyright: ignore[reportUnnecessaryIsInstance] - any input
             raise posting.unknown(call)
         [resolved] = (await self.post_results({call: value if error is None else error})).values()
         return resolved
 
-    async def post_results(self, results: Mapping[str, Json | Err]) -> dict[CallId, Resolved]:
-        """Bring several results, by call, in one write: if one of them does not fit, or comes too late, none is taken.
+    async def post_results(self, results: Mapping[str, Json | Failure]) -> dict[CallId, Resolved]:
+        """Post several results, by call, in one write. If one is invalid or late, none is written.
 
         Raises:
             Error: as `post_result`.
         """
-        self.runtime.check_usable()
-        return await posting.post(self.runtime, self.id, results)
+        self._ref.runtime.check_usable()
+        return await posting.post(self._ref.runtime, self.id, results)
 
     async def answer(self, call: str, answers: Mapping[str, Answer], *, by: str, via: str = "api") -> Resolved:
-        """Answer the questions of a call of `ask_user`, all of them, by their ids; `by` says who does.
-
-        The first answers stand.
+        """Answer all questions of an `ask_user` call, by question id. `by` names the person. The first answers win.
 
         Raises:
-            Error: `answer_invalid` if they do not fit (the questions stay open); `tool_call_unknown`;
+            Error: `answer_invalid` if the answers do not match (the questions stay open); `tool_call_unknown`;
                 `tool_call_answered`; `invalid_argument`.
         """
-        self.runtime.check_usable()
-        return await posting.answer(self.runtime, self.id, call, answers, by=by, via=via)
+        self._ref.runtime.check_usable()
+        return await posting.answer(self._ref.runtime, self.id, call, answers, by=by, via=via)
 
     async def cancel_waits(self) -> int:
-        """End whatever the current turn waits for outside with `Cancelled`: how many waits there were.
-
-        The turn goes on, and its calls are told.
+        """Cancel all external waits of the current turn, and return their number. The turn goes on.
 
         Raises:
             Error: `session_unknown`.
         """
-        self.runtime.check_usable()
-        state = (await verbs.existing(self))[0]
-        return await answers.cancel_waits(self.runtime, self.stream, state.turn_seq) if state.open_turn else 0
+        self._ref.runtime.check_usable()
+        state = (await verbs.existing(self._ref))[0]
+        return await answers.cancel_waits(self._ref.runtime, self._ref.stream, state.turn_seq) if state.open_turn else 0
 
     async def revoke_keys(self) -> bool:
-        """Make every key that the current turn handed out worthless, for good, and cancel its waits: nobody else may be
-        able to answer them. Later turns have keys of their own. False if that was done before.
+        """Revoke every key that the current turn handed out, permanently, and cancel its waits. Later turns have their
+        own keys.
+
+        False if that was done before.
 
         Raises:
-            Error: `await_event_unknown_or_revoked` if no turn is under way; `session_unknown`.
+            Error: `event_key_invalid` without an open turn; `session_unknown`.
         """
-        self.runtime.check_usable()
-        new = await answers.revoke_keys(self.runtime, await self._scope())
+        self._ref.runtime.check_usable()
+        new = await answers.revoke_keys(self._ref.runtime, await self._scope())
         await self.cancel_waits()
         return new
 
     async def _scope(self) -> TurnScope:
-        turn = await verbs.current_turn(self)
+        turn = await verbs.current_turn(self._ref)
         if turn is None:
             raise unknown_key()
-        return TurnScope(self.tenant, self.id, turn)
+        return TurnScope(self._ref.tenant, self.id, turn)
 
-    async def grants(self) -> tuple[GrantMade, ...]:
-        """The tools that somebody approved for this whole session.
+    async def grants(self) -> tuple[ApprovalGranted, ...]:
+        """Return the tools approved for all calls in this session.
 
         Raises:
             Error: `session_unknown`.
         """
-        return (await verbs.existing(self))[0].grants
+        return (await verbs.existing(self._ref))[0].grants
 
-    async def revoke(self, grant: str, *, by: str, via: str = "api") -> None:
-        """Take a grant back: from now on somebody is asked again. A call that has begun is not stopped.
+    async def revoke_grant(self, grant: str, *, by: str, via: str = "api") -> None:
+        """Revoke a session-wide approval. Later calls ask again; a running call continues.
 
         Raises:
-            Error: `approval_unknown` if the session has no such grant; `invalid_id` if several begin like that;
+            Error: `approval_unknown` if the session has no such grant; `invalid_id` if the prefix matches several;
                 `invalid_argument` without a name.
         """
-        self.runtime.check_usable()
+        self._ref.runtime.check_usable()
         name, origin, prefix = short_text(by, "by"), short_text(via, "via"), short_text(grant, "the grant")
         if not name.strip():
             raise Error(Code.INVALID_ARGUMENT, "a revocation needs a name", hint='by="ana@example.com"')
-        await verbs.revoke(self, prefix, by=name, via=origin)
+        await verbs.revoke(self._ref, prefix, by=name, via=origin)
 
     # --- title, tags, redaction
 
     async def title(self) -> str:
-        """What the session is called; blank if nobody named it.
+        """Return the title, or an empty string.
 
         Raises:
             Error: `session_unknown`.
@@ -399,38 +387,38 @@ class Session:
         return (await self._info()).title
 
     async def set_title(self, title: str) -> None:
-        """Name the session, durably: one line of at most 200 characters; blank takes the title away.
+        """Set the title, durably: one line of at most 200 characters. A blank title removes it.
 
         Raises:
             Error: `session_unknown`, `invalid_argument`, `invalid_text`.
         """
-        self.runtime.check_usable()
+        self._ref.runtime.check_usable()
         checked = checked_title(title)
-        await self.runtime.check_readable(self.stream)
-        await set_title(self.runtime.store, self.stream, checked, now=self.runtime.clock.wall_ms())
-        await self.runtime.tell(self.stream)
+        await self._ref.runtime.check_readable(self._ref.stream)
+        await set_title(self._ref.runtime.store, self._ref.stream, checked, now=self._ref.runtime.clock.wall_ms())
+        await self._ref.runtime.notify_stream(self._ref.stream)
 
     async def model(self) -> str:
-        """The model that was chosen for the session; blank if its agent's answers.
+        """Return the model chosen for the session, or an empty string if the agent's model answers.
 
         Raises:
             Error: `session_unknown`.
         """
-        return (await verbs.existing(self))[0].model
+        return (await verbs.existing(self._ref))[0].model
 
     async def set_model(self, model: str | None) -> None:
-        """Choose the model that answers from the next turn on, unless an input names another; None: the agent's.
+        """Set the model from the next turn on, unless an input names another. None means the agent's.
 
         Raises:
             Error: `session_unknown`, `model_unknown`, `invalid_argument`.
         """
-        self.runtime.check_usable()
-        named = await self.runtime.models.named(model_name(model)) if model is not None else ""
-        await self.runtime.check_readable(self.stream)
-        await verbs.set_model(self, named)
+        self._ref.runtime.check_usable()
+        named = await self._ref.runtime.models.named(model_name(model)) if model is not None else ""
+        await self._ref.runtime.check_readable(self._ref.stream)
+        await verbs.set_model(self._ref, named)
 
     async def tags(self) -> tuple[str, ...]:
-        """The session's tags, in order.
+        """Return the session's tags, in order.
 
         Raises:
             Error: `session_unknown`.
@@ -438,66 +426,65 @@ class Session:
         return (await self._info()).tags
 
     async def set_tags(self, tags: Iterable[str]) -> None:
-        """Give the session exactly these tags, durably: at most 32 of at most 64 characters, without commas.
+        """Replace the session's tags, durably: at most 32 of at most 64 characters, without commas.
 
         Raises:
             Error: `session_unknown`, `invalid_argument`, `invalid_text`.
         """
-        self.runtime.check_usable()
+        self._ref.runtime.check_usable()
         checked = checked_tags(tags)
-        await self.runtime.check_readable(self.stream)
-        await set_tags(self.runtime.store, self.stream, checked, now=self.runtime.clock.wall_ms())
-        await self.runtime.tell(self.stream)
+        await self._ref.runtime.check_readable(self._ref.stream)
+        await set_tags(self._ref.runtime.store, self._ref.stream, checked, now=self._ref.runtime.clock.wall_ms())
+        await self._ref.runtime.notify_stream(self._ref.stream)
 
     async def redact(self, seq: int, *, origin: str = "api") -> bool:
-        """Take what a record says out of the session, physically and for good; its sha256 stays. False if it was done
-        before.
+        """Delete the payload of a record, physically and permanently. Its sha256 stays. False if that was done before.
 
-        The record keeps its place, so nothing else changes: a model is shown `[redacted]` from its next request on, and
-        bytes that no other record refers to are gone. A copy elsewhere (a backup, an export, an observer's own) is not
-        ours to find.
+        The record keeps its seq. From the next request on, a model sees `[redacted]`. Bytes that no other record refers
+        to are deleted. Copies elsewhere (a backup, an export, an observer's) stay.
 
         Raises:
-            Error: `session_busy` for a record of a turn that is not over; `record_unknown`; `session_unknown`;
-                `invalid_argument` for a record that says nothing, or for the title and tags the session has now.
+            Error: `session_busy` for a record of an open turn; `record_unknown`; `session_unknown`;
+                `invalid_argument` for a record without payload, or the current title or tags.
         """
-        self.runtime.check_usable()
+        self._ref.runtime.check_usable()
         origin = short_text(origin, "the origin")
-        if not isinstance(seq, int) or isinstance(seq, bool):  # pyright: ignore[reportUnnecessaryIsInstance] - whatever a caller gives
-            raise Error(Code.INVALID_ARGUMENT, f"a record is named by its number, not by {type(seq).__name__}")
-        now = self.runtime.clock.wall_ms()
-        done = await redact(self.runtime.store, self.stream, Seq(seq), origin=origin, now=now)
-        await self.runtime.tell(self.stream)
+        if not isinstance(seq, int) or isinstance(seq, bool):  # pyright: ignore[reportUnnecessaryIsInstance] - any input
+            raise Error(Code.INVALID_ARGUMENT, f"seq must be an integer, not {type(seq).__name__}")
+        now = self._ref.runtime.clock.wall_ms()
+        done = await redact(self._ref.runtime.store, self._ref.stream, Seq(seq), origin=origin, now=now)
+        await self._ref.runtime.notify_stream(self._ref.stream)
         return done
 
     async def export(self) -> bytes:
-        """The whole session as JSON lines, with the bytes it refers to: for `Runtime.import_session`, anywhere.
+        """Return the whole session as JSON lines, with its bytes, for `Runtime.import_session`.
 
         Raises:
             Error: `session_unknown`.
         """
-        return await export(self.runtime.store, await self._info(), now=self.runtime.clock.wall_ms())
+        return await export(self._ref.runtime.store, await self._info(), now=self._ref.runtime.clock.wall_ms())
 
     async def _info(self) -> StreamInfo:
-        info = await self.runtime.store.stream(self.stream)
+        info = await self._ref.runtime.store.stream(self._ref.stream)
         if info is None:
-            raise verbs.session_unknown(self.id)
+            raise verbs.session_unknown(self._ref.id)
         return info
 
     @property
     def files(self) -> SessionFiles:
-        """The files of this session, which its tools find as `ctx.files`.
+        """The files of this session, which its tools use as `ctx.files`.
 
         Raises:
-            Error: `files_disabled` if this runtime has none.
+            Error: `files_disabled` if this runtime has no file system.
         """
-        self.runtime.check_usable()
-        return self.runtime.files.of_session(self.tenant, self.id)
+        self._ref.runtime.check_usable()
+        return self._ref.runtime.files.of_session(self._ref.tenant, self.id)
 
     async def delete(self) -> bool:
-        """Remove the session, physically, and its files. Processes it started go on. False if there was none."""
-        self.runtime.check_usable()
-        return await verbs.delete(self)
+        """Delete the session and its files, physically. Processes that it started go on. False if
+        there was no session."""
+        self._ref.runtime.check_usable()
+        return await verbs.delete(self._ref)
 
     def __repr__(self) -> str:
         return f"Session({self.id!r})"

@@ -1,7 +1,6 @@
-"""What anybody may do to a session from outside: interrupt its turn, cancel it, pause it, take back what waits or what
-was granted, delete it.
+"""Control of a session from outside its lease: interrupt, cancel, pause, withdraw inputs, revoke approvals, delete.
 
-Each is one transaction, decided on what was read before; if the session has moved on meanwhile, it is read again.
+Each is one transaction, based on an earlier read. If the session has changed since, it is read again.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from perdure.processes.visibility import edge_tags
 from perdure.runtime.clock import uuid7
 from perdure.runtime.shared import TurnResult
 from perdure.runtime.turns.subagents import parent_of, told_of_deletion
-from perdure.runtime.turns.waiting import Waiting, interrupting
+from perdure.runtime.turns.waiting import InboxView, interrupting
 from perdure.session.fold import CODE, SessionState, fold_all
 from perdure.store.protocol import Store
 from perdure.store.shapes import InboxRow, Loaded
@@ -41,7 +40,7 @@ from perdure.vocab.records import (
 
 if TYPE_CHECKING:
     from perdure.ids import StreamId
-    from perdure.runtime.sessions.session import Session
+    from perdure.runtime.sessions.ref import SessionRef
 
 CancelOutcome = Literal["requested", "already_requested", "completion_won", "unknown"]
 InputOutcome = Literal["cancelled", "already_claimed", "already_cancelled", "completed", "not_found"]
@@ -49,7 +48,7 @@ InputOutcome = Literal["cancelled", "already_claimed", "already_cancelled", "com
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """An input that waits: nobody has taken it yet."""
+    """An input that no turn has taken."""
 
     input: InputId
     turn: TurnId
@@ -63,13 +62,13 @@ class Queued:
 
 @dataclass(frozen=True, slots=True)
 class Withdrawal:
-    """What became of a request to take inputs back, and which ones are."""
+    """The outcome of a request to withdraw inputs, and the withdrawn inputs."""
 
     outcome: InputOutcome
     inputs: tuple[InputId, ...] = ()
 
 
-# --- what waits
+# --- queued inputs
 
 
 def _inputs(rows: tuple[InboxRow, ...]) -> list[tuple[InboxRow, Input]]:
@@ -77,8 +76,8 @@ def _inputs(rows: tuple[InboxRow, ...]) -> list[tuple[InboxRow, Input]]:
     return [(row, item) for row, item in found if isinstance(item, Input)]
 
 
-async def queue(session: Session) -> tuple[Queued, ...]:
-    """The inputs that wait, in the order in which they came."""
+async def queue(session: SessionRef) -> tuple[Queued, ...]:
+    """Return the queued inputs, oldest first."""
     rows = await session.runtime.store.inbox(session.stream)
     return tuple(
         Queued(
@@ -88,9 +87,11 @@ async def queue(session: Session) -> tuple[Queued, ...]:
     )  # fmt: skip
 
 
-async def replace_queued(session: Session, new: Delivery, item: Input) -> Admission | None:
-    """Send an input in place of the one with the same merge key that waits, if one does. What was cancelled is left
-    alone: its sender was told that it ends, so another's answer is not its own."""
+async def replace_queued(session: SessionRef, new: Delivery, item: Input) -> Admission | None:
+    """Send an input in place of the queued one with the same replace key, if there is one.
+
+    A cancelled input is not replaced, so that its sender does not receive the answer to another input.
+    """
     store = session.runtime.store
     if await store.stream(session.stream) is None:
         return await store.admit(new)
@@ -116,8 +117,10 @@ async def replace_queued(session: Session, new: Delivery, item: Input) -> Admiss
                 raise
 
 
-async def cancel_input(session: Session, input: InputId, *, and_behind: bool, origin: str, reason: str) -> Withdrawal:
-    """Take back an input that waits, and with `and_behind` whatever came after it: all of them or none."""
+async def cancel_input(
+    session: SessionRef, input: InputId, *, and_behind: bool, origin: str, reason: str
+) -> Withdrawal:
+    """Withdraw a queued input, and with `and_behind` all later ones: all or none."""
     store = session.runtime.store
     while True:
         rows = await store.inbox(session.stream)
@@ -128,7 +131,7 @@ async def cancel_input(session: Session, input: InputId, *, and_behind: bool, or
         gone = inputs[at:] if and_behind else inputs[at : at + 1]
         parent = await parent_of(store, session.stream)
         if parent is not None and any(item.turn == parent.turn for _, item in gone):
-            # A parent waits for that turn: it is told by the turn's end, and by nothing else.
+            # A parent waits for that turn, and only the turn's end notifies it.
             await cancel(session, parent.turn, reason=reason, origin=origin)
             gone = [one for one in gone if one[1].turn != parent.turn]
             if not gone:
@@ -146,12 +149,12 @@ async def cancel_input(session: Session, input: InputId, *, and_behind: bool, or
             if problem.code is not Code.COMMIT_CONFLICT:
                 raise
         else:
-            await session.runtime.tell(session.stream)
+            await session.runtime.notify_stream(session.stream)
             return Withdrawal("cancelled", tuple(item.input for _, item in gone))
 
 
 async def _past(store: Store, stream: StreamId, input: InputId) -> InputOutcome:
-    """What became of an input that does not wait."""
+    """Return the outcome of an input that is not queued."""
     found = await store.find(stream, input_key(input))
     record = found.record if found else None
     if record is None:
@@ -166,8 +169,8 @@ async def _past(store: Store, stream: StreamId, input: InputId) -> InputOutcome:
             return "not_found"
 
 
-async def whereabouts(session: Session, input: InputId) -> TurnResult | tuple[TurnId, InputId] | None:
-    """Who answers an input that opened no turn: another turn, the input that replaced it, or nobody ever."""
+async def input_status(session: SessionRef, input: InputId) -> TurnResult | tuple[TurnId, InputId] | None:
+    """Return the turn and input that answer an input which opened no turn, its result if it was cancelled, or None."""
     found = await session.runtime.store.find(session.stream, input_key(input)) if input else None
     match found.record if found else None:
         case InputAdmitted(turn=turn):
@@ -184,17 +187,17 @@ async def whereabouts(session: Session, input: InputId) -> TurnResult | tuple[Tu
 # --- turns
 
 
-async def loaded(session: Session) -> tuple[SessionState, Loaded]:
-    """The session as it is now."""
+async def loaded(session: SessionRef) -> tuple[SessionState, Loaded]:
+    """Return the current state of the session."""
     found = await session.runtime.store.load(session.stream, code=CODE)
     return fold_all(found.snapshot.data if found.snapshot else None, found.rows), found
 
 
-async def existing(session: Session) -> tuple[SessionState, Loaded]:
-    """The session as it is now.
+async def existing(session: SessionRef) -> tuple[SessionState, Loaded]:
+    """Return the current state of the session.
 
     Raises:
-        Error: `session_unknown` if there is not even a first record.
+        Error: `session_unknown` if it has no record.
     """
     state, found = await loaded(session)
     if not state.seq:
@@ -203,16 +206,16 @@ async def existing(session: Session) -> tuple[SessionState, Loaded]:
 
 
 def session_unknown(id: SessionId) -> Error:
-    """The refusal to tell anything of a session that is not there."""
+    """Return the error for an unknown session."""
     return Error(
         Code.SESSION_UNKNOWN,
-        f"there is no session {without_keys(id)!r}",
-        hint="list them with `perdure sessions list`, or create it by sending something with agent=",
+        f"unknown session {without_keys(id)!r}",
+        hint="perdure sessions list",
     )
 
 
-async def has(session: Session, turn: TurnId) -> bool:
-    """Whether the session has this turn: waiting in the inbox, or begun.
+async def has(session: SessionRef, turn: TurnId) -> bool:
+    """Return whether the session has this turn, open, ended or queued.
 
     Raises:
         Error: `session_unknown`.
@@ -223,32 +226,29 @@ async def has(session: Session, turn: TurnId) -> bool:
     return await has_turn(store, session.stream, turn)
 
 
-async def turns_to_come(session: Session) -> list[TurnId]:
-    """The turn that runs, and those that inputs wait for, in line.
+async def turns_to_come(session: SessionRef) -> list[TurnId]:
+    """Return the running turn and the turns of queued inputs, in order.
 
-    What runs may not be durable yet: then it is the first of those that wait.
+    A running turn that is not durable yet is the first queued one.
 
     Raises:
         Error: `session_unknown`.
     """
     state, found = await existing(session)
-    waiting = Waiting()
+    waiting = InboxView()
     waiting.see(found.inbox)
     running = [state.open_turn] if state.open_turn else []
     return running + [item.turn for _, item in waiting.line() if item.turn not in running]
 
 
-async def current_turn(session: Session) -> TurnId | None:
-    """The turn that runs, or the next in line.
-
-    Raises:
-        Error: `session_unknown`.
-    """
+async def current_turn(session: SessionRef) -> TurnId | None:
+    """Return the running turn, or the next queued one."""
     return next(iter(await turns_to_come(session)), None)
 
 
-async def interrupt(session: Session, new: Delivery, item: Input) -> Admission | None:
-    """Send an input and end the turn that runs, in one write. A turn that begins meanwhile is ended by its worker."""
+async def interrupt(session: SessionRef, new: Delivery, item: Input) -> Admission | None:
+    """Send an input and cancel the running turn, in one write. A turn that begins meanwhile is
+    cancelled by its worker."""
     store = session.runtime.store
     if await store.stream(session.stream) is None:
         return await store.admit(new)
@@ -258,8 +258,8 @@ async def interrupt(session: Session, new: Delivery, item: Input) -> Admission |
     return (await store.intervene(Intervention(session.stream, delivery=new, notes=notes))).admission
 
 
-async def cancel(session: Session, turn: TurnId, *, reason: str, origin: str) -> CancelOutcome:
-    """Race for the gate of a turn. The request and what wakes its session are one write."""
+async def cancel(session: SessionRef, turn: TurnId, *, reason: str, origin: str) -> CancelOutcome:
+    """Request the end of a turn, unless its completion wins. The request and the wake of the session are one write."""
     store, now = session.runtime.store, session.runtime.clock.wall_ms()
     gate = await store.find(session.stream, gate_key(turn))
     if gate is not None:
@@ -270,9 +270,9 @@ async def cancel(session: Session, turn: TurnId, *, reason: str, origin: str) ->
     done = await store.intervene(Intervention(session.stream, delivery=wake, notes=(Entry.of(request, at=now),)))
     if done.done:
         noted = done.notes[0]
-        await session.runtime.tell(session.stream)
+        await session.runtime.notify_stream(session.stream)
         return _told(noted.row, new=noted.new)
-    gate = await store.find(session.stream, gate_key(turn))  # somebody asked for the same in this moment
+    gate = await store.find(session.stream, gate_key(turn))  # a concurrent request won
     return _told(gate, new=False) if gate is not None else "unknown"
 
 
@@ -285,15 +285,16 @@ def _told(gate: Row, *, new: bool) -> CancelOutcome:
 # --- pause and resume
 
 
-async def pause(session: Session, *, by: str, reason: str) -> bool:
-    """Begin nothing more. False if the session was paused already."""
+async def pause(session: SessionRef, *, by: str, reason: str) -> bool:
+    """Pause the session. False if it was paused already."""
     now = session.runtime.clock.wall_ms()
     note = Entry.of(SessionPaused(origin=by, reason=reason), at=now)
     return await _set_pause(session, Intervention(session.stream, notes=(note,), pause=Pause(by, now)))
 
 
-async def resume(session: Session, *, by: str) -> bool:
-    """Go on: whatever waits makes the session claimable, and a wake does if a turn stopped in the middle."""
+async def resume(session: SessionRef, *, by: str) -> bool:
+    """Resume the session. A wake makes it claimable even if only an interrupted turn is left. False if it was not
+    paused."""
     now = session.runtime.clock.wall_ms()
     name = f"resume:{uuid7(now)}"
     wake = delivery(session.stream, name, Wake(reason="resumed"), at=now)
@@ -301,30 +302,30 @@ async def resume(session: Session, *, by: str) -> bool:
     return await _set_pause(session, Intervention(session.stream, wake, (note,), pause=Pause(by, None)))
 
 
-async def _set_pause(session: Session, intervention: Intervention) -> bool:
+async def _set_pause(session: SessionRef, intervention: Intervention) -> bool:
     done = (await session.runtime.store.intervene(intervention)).done
-    await session.runtime.tell(session.stream)
+    await session.runtime.notify_stream(session.stream)
     return done
 
 
-async def set_model(session: Session, model: str) -> None:
-    """Let a model answer whatever comes next; its owner finds a wake, and looks at the log before it begins a turn."""
+async def set_model(session: SessionRef, model: str) -> None:
+    """Set the model of later turns. The wake makes the owner read the log before it begins the next turn."""
     now = session.runtime.clock.wall_ms()
     wake = delivery(session.stream, f"model:{uuid7(now)}", Wake(reason=MODEL_SET), at=now)
     note = Entry.of(ModelSet(model=model), at=now)
     await session.runtime.store.intervene(Intervention(session.stream, wake, (note,)))
-    await session.runtime.tell(session.stream)
+    await session.runtime.notify_stream(session.stream)
 
 
-# --- taking away
+# --- removal
 
 
-async def revoke(session: Session, prefix: str, *, by: str, via: str) -> None:
-    """Take back the grant whose id begins like that."""
+async def revoke(session: SessionRef, prefix: str, *, by: str, via: str) -> None:
+    """Revoke the approval whose id has this prefix."""
     state, _ = await existing(session)
     found = [made.grant for made in state.grants if made.grant.startswith(prefix) and prefix]
     if len(found) > 1:
-        raise Error(Code.INVALID_ID, f"{without_keys(prefix)!r} could be several grants", hint="type more of the id")
+        raise Error(Code.INVALID_ID, f"ambiguous grant id {without_keys(prefix)!r}", hint="type more of the id")
     if not found:
         what = f"session {session.id!r} has no grant {without_keys(prefix)!r}"
         raise Error(Code.APPROVAL_UNKNOWN, what, hint="session.grants()")
@@ -332,22 +333,22 @@ async def revoke(session: Session, prefix: str, *, by: str, via: str) -> None:
     await rt.check_readable(session.stream)
     revoked = GrantRevoked(grant=found[0], by=by, via=via)
     await rt.store.annotate(session.stream, Entry.of(revoked, at=rt.clock.wall_ms()))
-    await rt.tell(session.stream)
+    await rt.notify_stream(session.stream)
 
 
-async def delete(session: Session) -> bool:
-    """Remove the session and what stands beside it; a parent that waits for it is told in the same write."""
+async def delete(session: SessionRef) -> bool:
+    """Delete the session and the streams beside it. A waiting parent is notified in the same write."""
     rt, stream = session.runtime, session.stream
     beside = (files_stream(session.tenant, session.id), tasks_stream(session.tenant, session.id))
     parent = await parent_of(rt.store, stream)
     edges = edge_tags(SessionScope(session_id=session.id))
     told = (told_of_deletion(stream, parent, now=rt.clock.wall_ms()),) if parent is not None else ()
-    deleted = await rt.store.delete(stream, beside=beside, edges=edges, sends=told)
+    deleted = await rt.store.delete(stream, beside=beside, edges=edges, outbox=told)
     if deleted and parent is not None:
-        rt.nudge(parent.stream)
-        await rt.tell(parent.stream)
+        rt.notify(parent.stream)
+        await rt.notify_stream(parent.stream)
     if rt.worker:
-        rt.worker.serving.forget(stream)
-    rt.revealed.pop(stream, None)
-    rt.hub.stir(stream)
+        rt.worker.stream_pool.forget(stream)
+    rt.seen_secrets.pop(stream, None)
+    rt.hub.notify(stream)
     return deleted

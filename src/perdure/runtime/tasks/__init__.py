@@ -1,1 +1,1 @@
-"""Tasks of sessions: runs in the background and commands, as views of processes."""
+"""Tasks of sessions: background runs and commands, as views of processes."""

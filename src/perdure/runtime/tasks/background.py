@@ -1,7 +1,7 @@
-"""Runs in the background: a tool executed as a process of its session's agent, which leaves files and a message.
+"""Background runs: a tool executed as a process of its session's agent, which leaves files and a message.
 
-Law: a tool that may not run twice is begun once. That it is being begun is durable before it is, and whoever finds
-that of a run begins it again only if its tool allows it.
+Law: a tool that may not run twice is started once. The start is durable before the tool is called, and a worker that
+finds it in the log starts the tool again only if the tool allows it.
 """
 
 from __future__ import annotations
@@ -27,23 +27,24 @@ from perdure.processes.record import ProcessRecord
 from perdure.runtime.agent import Agent
 from perdure.runtime.clock import short_id, uuid7
 from perdure.runtime.platform import StoredPlatform
+from perdure.runtime.processes.context import wiring_of
 from perdure.services.background import (
     MAX_ACTIVE_PER_WORKER,
     BackgroundOutcome,
     BackgroundProgress,
     OutputLog,
-    Run,
+    RunAttempt,
     capped,
 )
-from perdure.services.secrets import Veil
+from perdure.services.secrets import Redactor
 from perdure.services.tasks import ORPHANED, CreateSessionTask, SessionTaskUpdate
-from perdure.store.shapes import Place
+from perdure.store.shapes import Placement
 from perdure.tools.background import BackgroundExecutableTool, executor_of, reattach_background_run
-from perdure.tools.clients.surface import Clients
 from perdure.tools.contained import drive, end_of
 from perdure.tools.context import ToolContext
 from perdure.tools.errors import ToolError, foremost, message_of
 from perdure.tools.execution_result import INTERNAL_ERROR, ConnectionRequired, FailedVisibly
+from perdure.tools.origin import CallOrigin, Clients
 from perdure.tools.results import Unstorable, keep
 from perdure.tools.services import Services
 from perdure.tools.threads import Ended, Raised, Returned
@@ -54,14 +55,14 @@ from perdure.vocab.registrations import (
     ProcessFailure,
     ProcessInput,
     ProcessOutput,
+    ProcessSucceeded,
     ProcessWasAbandoned,
     ProcessWasCancelled,
-    Succeeded,
 )
 
 if TYPE_CHECKING:
+    from perdure.runtime.core import RuntimeCore
     from perdure.runtime.processes.context import ProcessContext
-    from perdure.runtime.runtime import Runtime
 
 log = logging.getLogger("perdure.runtime")
 
@@ -70,19 +71,19 @@ REATTACHING = "Re-attaching"
 CANCELED = "Canceled by request."
 UNEXPECTED = "Background run ended unexpectedly"
 PROGRESS_EVERY_S = 0.25
-"""Of progress that comes faster, the latest is told."""
+"""The interval of progress updates. Faster updates are dropped."""
 GRACE_S = 1.0
 MAX_SUMMARY_CHARS = 32_768
 _UPDATED = "task.updated"
 
 
 def definition_of(agent: str) -> str:
-    """The code that runs what sessions of an agent have in the background."""
+    """Return the name of the process code for the background runs of an agent's sessions."""
     return f"background:{agent}"
 
 
 def message_to(stream: StreamId, key: str, text: str, *, source: str, now: int) -> Delivery:
-    """Something that a program says to a session that exists, once under this key."""
+    """Return a delivery that sends a text to an existing session, once per key."""
     item = Input(
         input=InputId(short_id("in", now)), turn=TurnId(uuid7(now)), parts=(Text(text=text),), key=key, source=source
     )  # fmt: skip
@@ -90,47 +91,50 @@ def message_to(stream: StreamId, key: str, text: str, *, source: str, now: int) 
 
 
 def task_message(tenant: Tenant, session: SessionId, task: str, what: str, text: str, now: int) -> Delivery:
-    """What a session is told of a task by its wake policy, once for each `what`."""
+    """Return the message that a task's wake policy sends to its session, once for each `what`."""
     stream, key = session_stream(tenant, session), f"task:{task}:{what}"
     return message_to(stream, key, f"Task {text}", source=f"task:{task}", now=now)
 
 
 @dataclass(slots=True)
-class Running:
-    """The runs that this worker executes or is about to begin: both count, so that nobody gets past the limit by being
-    quick. Whatever is not in its hands any more, however that came, takes no place."""
+class RunningTasks:
+    """The background runs that this worker executes or registers. Both count, so concurrent spawns cannot exceed the
+    limit.
+
+    Runs whose stream this worker no longer hosts do not count.
+    """
 
     in_hand: Callable[[StreamId], bool]
-    has_room: Callable[[], None] = lambda: None
-    """Who is told that a place has become free."""
+    has_capacity: Callable[[], None] = lambda: None
+    """The callback after a slot has become free."""
     _runs: set[StreamId] = field(default_factory=set[StreamId])
     _coming: set[StreamId] = field(default_factory=set[StreamId])
 
     @property
     def count(self) -> int:
-        """How many."""
+        """The number of runs."""
         self._runs = {run for run in self._runs if run in self._coming or self.in_hand(run)}
         return len(self._runs)
 
     def take(self, run: StreamId, refusal: str) -> None:
-        """Take a place for a run, once.
+        """Reserve a slot for a run, once.
 
         Raises:
-            Error: `task_limit_exceeded`, with this refusal. It may be tried again, here or elsewhere.
+            Error: `task_limit_exceeded`, with this refusal. The run may be retried, here or on another worker.
         """
         if run not in self._runs and self.count >= MAX_ACTIVE_PER_WORKER:
             raise Error(Code.TASK_LIMIT_EXCEEDED, refusal)
         self._runs.add(run)
 
     def leave(self, run: StreamId) -> None:
-        """It is over."""
+        """Release the slot of a run that has ended."""
         if run in self._runs:
             self._runs.discard(run)
-            self.has_room()
+            self.has_capacity()
 
     @contextmanager
     def coming(self, run: StreamId) -> Generator[None]:
-        """Hold a place for a run while it is being registered.
+        """Hold a slot for a run while it is being registered.
 
         Raises:
             Error: `task_limit_exceeded`.
@@ -146,30 +150,30 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class BackgroundCode:
-    """What executes the runs of one agent's sessions."""
+    """The process code for the background runs of one agent's sessions."""
 
-    host: Runtime
+    host: RuntimeCore
     agent: Agent
-    running: Running = field(compare=False)
-    last: dict[str, Run] = field(default_factory=dict[str, Run], compare=False)
-    """The attempt that is under way here, by process."""
+    running: RunningTasks = field(compare=False)
+    last: dict[str, RunAttempt] = field(default_factory=dict[str, RunAttempt], compare=False)
+    """The current attempt of each process here."""
 
     @property
     def definitions(self) -> tuple[str, ...]:
-        """The name under which processes ask for it."""
+        """The name of this code in process registrations."""
         return (definition_of(self.agent.name),)
 
     @property
-    def place(self) -> Place:
-        """Where the sessions of the agent are."""
+    def place(self) -> Placement:
+        """The queue and priority of the agent's sessions."""
         return self.agent.place
 
     async def run(self, ctx: ProcessContext, given: ProcessInput) -> object:
-        """Execute a run to its end; what it returns is the end of its task.
+        """Execute a run to its end. The return value becomes the result of its task.
 
         Raises:
-            ToolError: it failed, and this is why.
-            asyncio.CancelledError: its end was asked for.
+            ToolError: the run failed.
+            asyncio.CancelledError: the run was cancelled.
         """
         task = _task(given)
         try:
@@ -178,11 +182,11 @@ class BackgroundCode:
             self.running.leave(process_stream(ctx.tenant, ctx.process_id))
             self.last.pop(ctx.process_id, None)
 
-    def check_room(self, run: StreamId, *, again: bool) -> None:
-        """Take a place for a run that is to be begun, or gone on with.
+    def check_capacity(self, run: StreamId, *, again: bool) -> None:
+        """Reserve a slot for a run that starts or is re-attached.
 
         Raises:
-            Error: `task_limit_exceeded`: it must wait, or another worker has room.
+            Error: `task_limit_exceeded`: the run waits for a slot here or on another worker.
         """
         what = "re-attach" if again else "start"
         self.running.take(run, f"worker background run limit reached; {what} deferred")
@@ -191,7 +195,11 @@ class BackgroundCode:
         name = str(spec.get("tool", ""))
         again, context = await self._was_begun(ctx), self._context(ctx, task, name)
         tool = reattach_background_run(spec, context) if again else self._tool(name)
-        run = Run(f"bg_{os.urandom(16).hex()}", task.display_name, name) if again else _first_run(ctx.process_id, task)
+        run = (
+            RunAttempt(f"bg_{os.urandom(16).hex()}", task.display_name, name)
+            if again
+            else _first_run(ctx.process_id, task)
+        )
         self.last[ctx.process_id] = run
         sink = Sink(self.host, ctx.tenant, ctx.process_id, task, run)
         await sink.update(
@@ -207,7 +215,7 @@ class BackgroundCode:
         return await sink.finish(ended)
 
     async def _was_begun(self, ctx: ProcessContext) -> bool:
-        """Whether somebody has begun it before; `Starting` is written before anything is."""
+        """Return whether an attempt has begun before: `Starting` is recorded before the tool is called."""
         rows = await self.host.store.read(process_stream(ctx.tenant, ctx.process_id))
         begun = (row.record for row in rows if row.kind == "process_event")
         return any(
@@ -223,12 +231,13 @@ class BackgroundCode:
         return executor
 
     def _context(self, ctx: ProcessContext, task: CreateSessionTask, name: str) -> ToolContext[object]:
+        wiring = wiring_of(ctx)
         services = Services(
             locale=self.agent.locale,
             tool_registry=self.agent.toolbox.registry,
             file_store=self.host.files.of(ctx.tenant),
             session_task_registry=self.host.tasks if ctx.tenant == self.host.tenant else None,
-            veil=Veil(self.host.revealed, session_stream(ctx.tenant, task.session_id)),
+            redactor=Redactor(self.host.seen_secrets, session_stream(ctx.tenant, task.session_id)),
             commands=self.host.commands if ctx.tenant == self.host.tenant else None,
             platform_store=StoredPlatform(self.host, ctx.tenant),
         )
@@ -240,14 +249,18 @@ class BackgroundCode:
             tenant=ctx.tenant,
             idempotency_key=ctx.idempotency_key,
             cancellation=ctx.cancellation,
-            given=ctx.given,
-            services=services,
-            process_events_id=ctx.process_id,
-            clients=Clients(process_events=ctx.runtime.process(ctx.process_id).process_events),
+            _call=CallOrigin(
+                deps=wiring.deps,
+                services=services,
+                process_events_id=ctx.process_id,
+                clients=Clients(process_events=wiring.runtime.get_process(ctx.process_id).process_events),
+            ),
         )
 
-    def farewell(self, record: ProcessRecord, output: ProcessOutput, tenant: Tenant, now: int) -> tuple[Delivery, ...]:
-        """What is sent with the end of a run: messages to its session, if they were asked for."""
+    def end_notification(
+        self, record: ProcessRecord, output: ProcessOutput, tenant: Tenant, now: int
+    ) -> tuple[Delivery, ...]:
+        """Return the messages to the session that commit with the end of a run, if they were requested."""
         task = _task(record.known.input)
         spec = cast("dict[str, Json]", task.spec)
         process, (status, summary) = record.known.process_id, _said(output)
@@ -272,15 +285,15 @@ def _task(given: ProcessInput) -> CreateSessionTask:
     return task if isinstance(task.spec, dict) else replace(task, spec={})
 
 
-def _first_run(process: str, task: CreateSessionTask) -> Run:
+def _first_run(process: str, task: CreateSessionTask) -> RunAttempt:
     spec = cast("dict[str, Json]", task.spec)
     run_id = spec.get("run_id") or f"bg_{brief(digest(('background', process)))}"
-    return Run(str(run_id), task.display_name, str(spec.get("tool", "")))
+    return RunAttempt(str(run_id), task.display_name, str(spec.get("tool", "")))
 
 
 def _said(output: ProcessOutput) -> tuple[str, str]:
     match output:
-        case Succeeded(value=value):
+        case ProcessSucceeded(value=value):
             said = cast("dict[str, Json]", value) if isinstance(value, dict) else {}
             return "completed", str(said.get("summary", ""))
         case ProcessFailure(message=message):
@@ -292,52 +305,54 @@ def _said(output: ProcessOutput) -> tuple[str, str]:
 
 
 async def _race(call: Callable[[], object], ctx: ProcessContext) -> Ended | None:
-    """How the tool ended; None if its end was asked for first."""
+    """Return how the tool ended, or None if the run was cancelled first."""
     work = asyncio.create_task(drive(call), name=f"perdure:background:{ctx.process_id}")
     asked = asyncio.create_task(ctx.cancellation.wait())
     try:
         await asyncio.wait({work, asked}, return_when=asyncio.FIRST_COMPLETED)
-        if not work.done() and ctx.record.cancel is None:
-            await asyncio.wait({work})  # the worker stops: it may come to its end before that
+        if not work.done() and ctx.info.cancel is None:
+            await asyncio.wait({work})  # the worker drains: the tool may still end in time
     finally:
         asked.cancel()
         if not work.done():
             work.cancel()
             await asyncio.wait({work}, timeout=GRACE_S)
-    return end_of(work) if work.done() and ctx.record.cancel is None else None
+    return end_of(work) if work.done() and ctx.info.cancel is None else None
 
 
 class Sink:
-    """What a run says and leaves. Telling is best effort; files and the end are not."""
+    """The output of a run. Status and progress are best effort; files and the end are durable."""
 
-    def __init__(self, host: Runtime, tenant: Tenant, process: str, task: CreateSessionTask, run: Run) -> None:
+    def __init__(
+        self, host: RuntimeCore, tenant: Tenant, process: str, task: CreateSessionTask, run: RunAttempt
+    ) -> None:
         self._host = host
         self._tenant = tenant
         self._process = process
         self._task = task
         self._session = task.session_id
         self._run = run
-        self._veil = Veil(host.revealed, session_stream(tenant, task.session_id))
+        self._veil = Redactor(host.seen_secrets, session_stream(tenant, task.session_id))
         self._log = OutputLog()
         self._updates = 0
         self._told_at = 0.0
 
     @property
     def tail(self) -> str:
-        """The last of what was printed."""
+        """The last part of the output."""
         return self._log.tail
 
     # --- on the way
 
     async def update(self, update: SessionTaskUpdate) -> None:
-        """Write something about the task; durable when this returns."""
-        check_readable(update, what="what a run told")
+        """Append an update of the task. Durable when this returns."""
+        check_readable(update, what="the update of a run")
         self._updates += 1
         replay = f"{self._run.run_id}:{self._updates}"
         told = self._task.wake_policy == "on_activity" and update.state_detail is not None
-        sends = (self._news(replay, update.state_detail or ""),) if told else ()
-        await self._host.process(self._process).append(
-            _UPDATED, msgspec.to_builtins(update), replay=replay, sends=sends
+        outbox = (self._news(replay, update.state_detail or ""),) if told else ()
+        await self._host.get_process(self._process).append_event(
+            _UPDATED, msgspec.to_builtins(update), replay=replay, outbox=outbox
         )  # fmt: skip
 
     def _news(self, what: str, detail: str) -> Delivery:
@@ -348,18 +363,18 @@ class Sink:
         try:
             await self.update(update)
         except Error as problem:
-            log.debug("what a run in the background said was lost: %s", problem)
+            log.debug("background update lost error=%s", problem)
 
     async def status(self, message: str) -> None:
-        """What it is doing."""
+        """Report the current activity."""
         await self._mirror(SessionTaskUpdate(state_detail=self._veil.text(str(message))))
 
     async def output(self, stream: str, delta: str) -> None:
-        """A piece of what it prints."""
+        """Add a piece of output."""
         self._log.add(stream, self._veil.text(str(delta)))
 
     async def progress(self, progress: BackgroundProgress) -> None:
-        """How far it is."""
+        """Report the progress."""
         now = asyncio.get_running_loop().time()
         if now - self._told_at >= PROGRESS_EVERY_S:
             self._told_at = now
@@ -368,7 +383,7 @@ class Sink:
     # --- at the end
 
     async def finish(self, ended: Ended | None) -> Json:
-        """Leave the files of the run, and say how it ended: log, result, task, and then the end itself."""
+        """Write the log and result files and the final update, then return the result or raise the failure."""
         if ended is None:
             await self._leave(f"{self._log.text()}\n{CANCELED}\n", {"status": "canceled"}, "Canceled")
             raise asyncio.CancelledError
@@ -377,7 +392,7 @@ class Sink:
             raw, result = outcome.raw_output, keep(outcome.result)
             text = self._log.text() if raw is None else capped(self._veil.text(str(raw)))
             if isinstance(result, Unstorable):
-                message = f"the run came to its end, but its result cannot be stored, at {result.path}: {result.reason}"
+                message = f"the run ended, but its result cannot be stored, at {result.path}: {result.reason}"
                 await self._leave(text, {"status": "failed", "error": message}, "Failed")
                 raise ToolError(message, code="background_result_invalid")
             await self._leave(text, self._veil.json(result.value), "Completed")
@@ -398,13 +413,13 @@ class Sink:
             await files.write_file(self._run.log_path, _sayable(text))
             await files.write_file(self._run.result_path, shown)
         except Error as problem:
-            if problem.code is not Code.SESSION_UNKNOWN:  # it was deleted: nobody is left to read them
+            if problem.code is not Code.SESSION_UNKNOWN:  # the session was deleted, and its files with it
                 raise
         await self._mirror(SessionTaskUpdate(state_detail=status))
 
 
 def _sayable(text: str) -> str:
-    """A text without what no file could keep: a program prints what it likes."""
+    """Replace characters that UTF-8 cannot encode, such as lone surrogates."""
     return text.encode("utf-8", "replace").decode()
 
 
@@ -420,7 +435,7 @@ def _why(ended: Ended, tool: str) -> str:
             said = foremost(error)
             if isinstance(said, ToolError):
                 return message_of(said)
-            log.error("a run in the background failed", exc_info=said, extra={"tool": tool})
+            log.error("background run failed", exc_info=said, extra={"tool": tool})
             return INTERNAL_ERROR
         case _:
             return INTERNAL_ERROR

@@ -1,6 +1,6 @@
-"""Commands of the operating system: registering one, and the worker that spawns it, watches it and tells its end.
+"""Commands of the operating system: their registration, and the driver that spawns and watches them.
 
-All that is worth keeping is in its log; the command itself runs under a supervisor of its own and needs no worker.
+A command runs under its own supervisor and needs no worker. The log stores its output, its signals and its end.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from perdure.processes.commands import (
     EVENT_TYPES,
     KIND,
     STREAMS,
-    Beginning,
     Command,
+    CommandWait,
     Ending,
     Exited,
     Gone,
-    Note,
     Over,
+    RecordFirst,
     Send,
     Sight,
     Spawn,
     Spawning,
-    Wait,
+    StartingCommand,
     command_of,
     cut_at,
     due,
@@ -57,39 +57,41 @@ from perdure.processes.machine import ending
 from perdure.processes.record import ProcessRecord
 from perdure.processes.registration import check_process_id
 from perdure.runtime.clock import short_id
-from perdure.runtime.processes.driver import farewell
+from perdure.runtime.processes.driver import end_notification
 from perdure.runtime.processes.handle import ProcessHandle
 from perdure.runtime.processes.starting import register
 from perdure.runtime.worker.owned import OwnedStream
 from perdure.services.commands import checked
 from perdure.services.os_commands import ExitWatch, RunFolder, host_id, send, this_boot
-from perdure.services.secrets import Veil
-from perdure.store.shapes import Place
+from perdure.services.secrets import Redactor
+from perdure.store.shapes import Placement
 from perdure.vocab.processes import SessionScope
 from perdure.vocab.records import ProcessEvent, Record
 from perdure.vocab.registrations import ExternalInput, Pointer, ProcessWasAbandoned, Provenance, Registration
 
 if TYPE_CHECKING:
-    from perdure.runtime.runtime import Runtime
+    from perdure.runtime.core import RuntimeCore
     from perdure.runtime.shared import Shared
 
 log = logging.getLogger("perdure.runtime")
 
 LOOK_S = 0.2
 SOON_S = 0.02
-"""How often a command in hand is looked at: while it prints, and while its supervisor is about to say something."""
+"""Poll intervals of a driven command: while it prints, and while its supervisor is about to report."""
 FIRST_PARK_MS = 2_000
 LAST_PARK_MS = 60_000
-"""How long a parked one is left alone. Its end is noticed at once by whoever parked it, if the kernel can tell."""
+"""The shortest and the longest time between polls of a parked command. If the kernel can report the exit, the worker
+that parked the command notices it at once.
+"""
 EXIT = "command:exit"
 ROOM = "command:room"
 MAX_COMMANDS = 64
-"""How many a worker has at once, those that it adopted included."""
+"""The limit of concurrent commands per worker, adopted ones included."""
 MAX_CHARACTER_BYTES = 4
 
 
 def folder_beside(store: object) -> Path:
-    """Where run folders are, unless somebody says: beside the file of the store, or with the user's state."""
+    """Return the default root of run folders: beside the file of the store, or in the user's state directory."""
     path: object = getattr(store, "path", None)
     if isinstance(path, Path):
         return path.absolute().with_name(f"{path.name}-commands")
@@ -101,9 +103,9 @@ def folder_beside(store: object) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeCommands:
-    """The commands of one tenant, for whoever registers them on this machine."""
+    """The commands of one tenant, registered on this machine."""
 
-    runtime: Runtime
+    runtime: RuntimeCore
 
     @property
     def host(self) -> str:
@@ -120,7 +122,7 @@ class RuntimeCommands:
         tell: bool = False,
         provenance: Provenance | None = None,
     ) -> ProcessHandle:
-        """Register a command; the same one again is that one, also if another machine registered it.
+        """Register a command. The same command under the same id is the same process, even from another machine.
 
         Raises:
             Error: `process_conflict`, `invalid_id`.
@@ -131,8 +133,8 @@ class RuntimeCommands:
         except Error as problem:
             if problem.code is not Code.PROCESS_CONFLICT:
                 raise
-            handle = self.runtime.process(id)
-            if _elsewhere(asked, (await handle.record()).known) != asked:
+            handle = self.runtime.get_process(id)
+            if _elsewhere(asked, (await handle.info()).known) != asked:
                 raise
             return handle
 
@@ -146,7 +148,7 @@ def registration_of(
     tell: bool = False,
     provenance: Provenance | None = None,
 ) -> Registration:
-    """A command as a process. With `session` it belongs there, and with `tell` its end is said there."""
+    """Return a command's registration as a process. It belongs to `session`; with `tell`, its end is sent there."""
     scope = SessionScope(session_id=session) if session else None
     return Registration(
         process_id=id,
@@ -163,7 +165,7 @@ def registration_of(
 
 
 def _elsewhere(asked: Registration, known: Registration) -> Registration:
-    """What is known, as if it had been asked for on this machine."""
+    """Return the known registration, as if this machine had made it."""
     mine, theirs = command_of(asked), command_of(known)
     if mine is None or theirs is None:
         return known
@@ -172,7 +174,7 @@ def _elsewhere(asked: Registration, known: Registration) -> Registration:
 
 
 async def start_command(  # noqa: PLR0913 - its options, each one word
-    rt: Runtime,
+    rt: RuntimeCore,
     argv: str | Sequence[str],
     *,
     id: str | None,
@@ -194,9 +196,9 @@ async def start_command(  # noqa: PLR0913 - its options, each one word
 
 @dataclass(slots=True)
 class CommandCode:
-    """What watches the commands of this machine."""
+    """The process code that watches the commands of this machine."""
 
-    runtime: Runtime
+    runtime: RuntimeCore
     root: Path
     host: str = field(default_factory=host_id)
     boot: str = field(default_factory=this_boot)
@@ -209,13 +211,13 @@ class CommandCode:
 
     @property
     def definitions(self) -> tuple[str, ...]:
-        """Commands of this machine ask for it, and no others."""
+        """The definition of commands on this machine."""
         return (f"{DEFINITION}{self.host}",)
 
     @property
-    def place(self) -> Place:
-        """Where commands wait."""
-        return Place()
+    def place(self) -> Placement:
+        """The queue and priority of commands."""
+        return Placement()
 
     def watcher(
         self,
@@ -226,12 +228,11 @@ class CommandCode:
         shared: Shared,
         stopping: Callable[[], bool],
     ) -> CommandDriver:
-        """What watches one of them."""
+        """Return the driver of one command."""
         return CommandDriver(self, record, facts, tenant, owned, shared, stopping)
 
-    async def tidy(self, record: ProcessRecord, facts: Sequence[Record], stream: StreamId) -> None:
-        """Remove the folder of a command that is over, unless it has what the log does not; whoever waits for room may
-        have some now."""
+    async def clean_up(self, record: ProcessRecord, facts: Sequence[Record], stream: StreamId) -> None:
+        """Release the slot of an ended command, and remove its folder unless it has output that the log lacks."""
         self.running.discard(stream)
         if self.waiting:
             self.waiting.pop(next(iter(self.waiting)))()
@@ -241,15 +242,15 @@ class CommandCode:
             return
         await asyncio.to_thread(RunFolder.of(state.spawning).remove)
 
-    def has_room(self, stream: StreamId) -> bool:
-        """Take a place among those that this worker has spawned or goes on with, if there is one."""
+    def has_capacity(self, stream: StreamId) -> bool:
+        """Reserve one of this worker's command slots, if one is free."""
         if stream not in self.running and len(self.running) >= self.limit:
             return False
         self.running.add(stream)
         return True
 
-    def wait_for_room(self, stream: StreamId, attempt: int) -> None:
-        """Wake a command that is parked because there is no room, once there is."""
+    def wait_for_capacity(self, stream: StreamId, attempt: int) -> None:
+        """Wake a parked command when a slot becomes free."""
         self.waiting[stream] = lambda: self._soon(stream, f"{ROOM}:{attempt}:{next(self.numbers)}")
 
     def _soon(self, stream: StreamId, key: str) -> None:
@@ -258,11 +259,11 @@ class CommandCode:
         waking.add_done_callback(self.tasks.discard)
 
     def watch_parked(self, stream: StreamId, pid: int, start: int, attempt: int) -> None:
-        """Somebody must look at a parked command once its process is over: it is made claimable then."""
+        """Make a parked command claimable when its process exits."""
 
         def over() -> None:
             self.forget(stream)
-            self.running.discard(stream)  # whoever looks at it next has it
+            self.running.discard(stream)  # its next owner reserves the slot again
             self._soon(stream, f"{EXIT}:{attempt}")
 
         self.forget(stream)
@@ -272,17 +273,17 @@ class CommandCode:
         now = self.runtime.clock.wall_ms()
         try:
             await self.runtime.store.admit(Delivery(stream, key, key, Wake(reason=key), now))
-            self.runtime.nudge(stream)
-        except Error as problem:  # its timer brings somebody to it
-            log.debug("the end of a command was not told: %s", problem)
+            self.runtime.notify(stream)
+        except Error as problem:  # its timer makes it claimable later
+            log.debug("command exit not delivered error=%s", problem)
 
     def forget(self, stream: StreamId) -> None:
-        """It is watched otherwise now."""
+        """Stop watching a parked command."""
         if (watch := self.watches.pop(stream, None)) is not None:
             watch.close()
 
     def close(self) -> None:
-        """The runtime ends; the commands do not."""
+        """Stop watching all commands. The commands themselves go on."""
         for stream in tuple(self.watches):
             self.forget(stream)
         for task in self.tasks:
@@ -290,7 +291,7 @@ class CommandCode:
 
 
 class CommandDriver:
-    """Watches one command, in one owned stream."""
+    """The driver of one command, in one owned stream."""
 
     def __init__(
         self,
@@ -315,49 +316,49 @@ class CommandDriver:
         self._is_stopping = stopping
         origin = record.known.provenance.originator
         of = session_stream(tenant, SessionId(origin.session_id)) if origin is not None else owned.stream
-        self._veil = Veil(shared.revealed, of)
+        self._veil = Redactor(shared.seen_secrets, of)
 
-    # --- what others tell it
+    # --- notifications
 
-    def learn(self, fact: Record, record: ProcessRecord) -> None:
-        """Somebody wrote something into its log."""
+    def on_record(self, fact: Record, record: ProcessRecord) -> None:
+        """Take in a record that another writer appended to the log."""
         self.record = record
         self._news.set()
 
-    def hear(self) -> None:
-        """Nothing that it waits for tells its end so."""
+    def on_notify(self) -> None:
+        """Do nothing: a command waits for no notification of the store."""
 
-    async def look(self) -> None:
-        """What it waits for is not in the store."""
+    async def poll(self) -> None:
+        """Do nothing: a command waits for nothing in the store."""
 
     def refused(self, error: Error) -> None:
-        """The store refused an append: somebody else watches it, or it has ended."""
+        """Stop after a refused append: another worker owns the stream, or the process has ended."""
         self.refusal = error
         self._news.set()
 
     def forbid_starts(self) -> None:
-        """The worker stops: look at it no longer."""
+        """Stop watching, because the worker stops."""
         self._news.set()
 
     def abandon(self) -> None:
-        """Watch no longer; the command goes on."""
+        """Stop watching. The command goes on."""
         self._code.forget(self._owned.stream)
         self._code.running.discard(self._owned.stream)
 
     async def drain(self) -> None:
-        """The command needs no worker."""
+        """Stop watching. The command needs no worker."""
         self.abandon()
 
     # --- the loop
 
     async def run(self) -> bool:
-        """Watch it to its end, and return once that is durable; False once it is durably parked.
+        """Watch the command. Return True once its end is durable, False once it is durably parked.
 
         Raises:
-            Error: why the store refused to go on.
+            Error: why the store refused an append.
         """
         loop = asyncio.get_running_loop()
-        patient_until = loop.time() + self._shared.lounge.patience_s
+        patient_until = loop.time() + self._shared.lounge.idle_timeout_s
         self._code.forget(self._owned.stream)
         self._code.waiting.pop(self._owned.stream, None)
         if self._state.spawning is not None:
@@ -371,17 +372,17 @@ class CommandDriver:
             now, worker = self._shared.clock.wall_ms(), self._shared.worker
             match due(self._state, sight, cancel=self._cancel, now=now, worker=worker):
                 case Spawn(attempt=attempt):
-                    if not self._code.has_room(self._owned.stream):
+                    if not self._code.has_capacity(self._owned.stream):
                         return await self._wait_for_room(attempt)
                     await self._spawn(attempt)
-                case Note(event=event):
+                case RecordFirst(event=event):
                     await self._note(event)
                 case Send() as asked:
                     await self._send(asked)
                 case Over() as over:
                     await self._end(over)
                     return True
-                case Wait(until=until):
+                case CommandWait(until=until):
                     over = self._is_stopping() or loop.time() >= patient_until
                     if over and not _is_about_to(sight) and not self._news.is_set():
                         return await self._park(until)
@@ -398,10 +399,10 @@ class CommandDriver:
         attempt = self._state.spawning
         if attempt is None:
             return None
-        return await asyncio.to_thread(RunFolder.of(attempt).look, attempt.boot)
+        return await asyncio.to_thread(RunFolder.of(attempt).inspect, attempt.boot)
 
     async def _pause(self, sight: Sight | None, until: int | None) -> None:
-        """Until something is said, the process is over, or it is time to look at what it prints."""
+        """Wait for a notification, the exit of the process, or the next poll of its output."""
         spawned, watch = self._state.spawned, None
         if spawned is not None and not _is_about_to(sight):
             watch = ExitWatch(spawned.pid, spawned.start, self._news.set)
@@ -414,15 +415,16 @@ class CommandDriver:
                 watch.close()
 
     async def _wait_for_room(self, attempt: int) -> bool:
-        """As many as this worker may have run: it is spawned later, here or by another worker of this machine."""
-        self._code.wait_for_room(self._owned.stream, attempt)
+        """Park a command that has no slot. It is spawned later, here or by another worker of this machine."""
+        self._code.wait_for_capacity(self._owned.stream, attempt)
         await self._owned.park((), self._shared.clock.wall_ms() + FIRST_PARK_MS)
         return False
 
     async def _park(self, until: int | None) -> bool:
-        """Leave it alone for a while. False is what a parked process is."""
+        """Park the command until the next poll, or release it if the worker stops. Returns False, as for any parked
+        process."""
         if self._is_stopping():
-            self._owned.flush(lease="release")  # whoever comes next need not wait
+            self._owned.flush(lease="release")  # the next owner can claim it at once
             await self._owned.durable()
             return False
         now, spawned = self._shared.clock.wall_ms(), self._state.spawned
@@ -432,16 +434,16 @@ class CommandDriver:
         await self._owned.park((), now + again if until is None else min(until, now + again))
         return False
 
-    # --- what it does
+    # --- actions
 
     async def _note(self, *events: ProcessEvent) -> None:
         for event in events:
             self._state = fold(self._state, event)
-            self._owned.submit(event)  # one by one: together they may be more than an append has room for
+            self._owned.submit(event)  # one by one: together they may exceed an append's limit
         await self._owned.durable()
 
     async def _spawn(self, attempt: int) -> None:
-        """Say that it is being spawned, then do it. Who dies in between leaves a folder that tells how far it came."""
+        """Record the start, then spawn. After a crash in between, the run folder shows how far the start came."""
         name = brief(digest((self._owned.stream, self.record.hash)))
         new = Spawning(
             attempt=attempt,
@@ -458,13 +460,13 @@ class CommandDriver:
         await asyncio.to_thread(folder.wait, first)
 
     async def _send(self, asked: Send) -> None:
-        """Say that it is being signalled; then signal it, if it is still that process."""
+        """Record the signal, then send it if the pid still belongs to that process."""
         now = self._shared.clock.wall_ms()
         await self._note(signalled(asked.signal, asked.pid, by=self._shared.worker, now=now))
         send(asked.signal, asked.pid, asked.start, self._code.boot)
 
     async def _take_output(self, *, all: bool) -> None:
-        """Take what was printed since the last time into the log."""
+        """Append the new output to the log."""
         attempt = self._state.spawning
         if attempt is None:
             return
@@ -491,10 +493,10 @@ class CommandDriver:
     async def _end(self, over: Over) -> None:
         end = ending(self.record, over.output)
         events = () if over.event is None else (over.event,)
-        self._owned.submit(*events, end, sends=farewell(self._shared, self._tenant, self.record, end))
+        self._owned.submit(*events, end, outbox=end_notification(self._shared, self._tenant, self.record, end))
         await self._owned.durable()
 
 
 def _is_about_to(sight: Sight | None) -> bool:
-    """Whether its supervisor will say something in a moment."""
-    return isinstance(sight, Beginning | Ending)
+    """Return whether the supervisor is about to report."""
+    return isinstance(sight, StartingCommand | Ending)

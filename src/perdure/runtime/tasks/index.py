@@ -1,7 +1,7 @@
-"""Which tasks a session has, in order: a stream beside the session's, which nobody owns.
+"""The ordered list of a session's tasks, kept in an unowned stream beside the session's.
 
-Law: a task is entered before it begins, under the key of the next seq. Whoever counts therefore counts all that were
-entered before, in every process; nobody gets past a limit by being quick.
+Law: a task is entered before it begins, under the log key of the next seq. So every count includes all tasks entered
+before, in every process, and concurrent spawns cannot exceed a limit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SNAPSHOT_EVERY = 64
 
 
 class TasksChanged(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A task was entered; `ended` are those that were found to be over, `swept` those that are not kept any more."""
+    """A task was entered. `ended` lists tasks found to have ended, `swept` tasks whose retention is over."""
 
     task: str = ""
     kind: str = ""
@@ -40,7 +40,7 @@ class Entered(msgspec.Struct, frozen=True, array_like=True):
     ended: bool = False
 
 
-class _Snapshot(msgspec.Struct, frozen=True):
+class _TaskSnapshot(msgspec.Struct, frozen=True):
     tasks: dict[str, Entered]
 
 
@@ -52,7 +52,7 @@ class TaskIndex:
     tasks: dict[str, Entered] = field(default_factory=dict[str, Entered])
 
     def fold(self, record: TasksChanged, seq: Seq, at: int) -> None:
-        """Take one more record in."""
+        """Apply one more record."""
         for task in record.ended:
             if (known := self.tasks.get(task)) is not None:
                 self.tasks[task] = Entered(known.kind, known.at, ended=True)
@@ -64,11 +64,11 @@ class TaskIndex:
 
 
 async def read_index(store: Store, tenant: Tenant, session: SessionId) -> TaskIndex:
-    """The list as it is now; empty if nothing was ever entered."""
+    """Return the current list; empty if no task was ever entered."""
     loaded = await store.load(tasks_stream(tenant, session), code=CODE)
     index = TaskIndex()
     if loaded.snapshot is not None:
-        index = TaskIndex(loaded.snapshot.seq, decode(loaded.snapshot.data, _Snapshot).tasks)
+        index = TaskIndex(loaded.snapshot.seq, decode(loaded.snapshot.data, _TaskSnapshot).tasks)
     for row in loaded.rows:
         index.fold(decode(row.data, TasksChanged), row.seq, row.at)
     return index
@@ -83,10 +83,10 @@ async def enter(
     now: int,
     judge: Callable[[TaskIndex], Awaitable[tuple[str, ...]]],
 ) -> None:
-    """Enter a task, once. `judge` sees the list as it is, says which of them are over, and raises to forbid it.
+    """Enter a task, once. `judge` receives the current list, returns the ended tasks, and raises to refuse the new one.
 
     Raises:
-        Error: what `judge` raises; `session_unknown`.
+        Error: the error of `judge`; `session_unknown`.
     """
     stream = tasks_stream(tenant, session)
     while True:
@@ -105,7 +105,7 @@ async def enter(
 
 
 async def forget(store: Store, tenant: Tenant, session: SessionId, task: str, *, now: int) -> None:
-    """Take a task out of the list. If there is no list, or it is not in it, there is nothing to do."""
+    """Remove a task from the list. Does nothing if there is no list, or the task is not in it."""
     stream = tasks_stream(tenant, session)
     while True:
         index = await read_index(store, tenant, session)
@@ -117,15 +117,15 @@ async def forget(store: Store, tenant: Tenant, session: SessionId, task: str, *,
             if await _amended(store, stream, index, entry, record):
                 return
         except Error as problem:
-            if problem.code is not Code.SESSION_UNKNOWN:  # it was deleted with its session
+            if problem.code is not Code.SESSION_UNKNOWN:  # the list was deleted with its session
                 raise
             return
 
 
 async def _amended(store: Store, stream: StreamId, index: TaskIndex, entry: Entry, record: TasksChanged) -> bool:
-    """Whether this record is the next one."""
+    """Append the record unless another one took its seq. Return whether it was appended."""
     index.fold(record, Seq(index.seq + 1), entry.at)
-    fold = Snapshot(index.seq, CODE, encode(_Snapshot(index.tasks))) if index.seq % SNAPSHOT_EVERY == 0 else None
+    fold = Snapshot(index.seq, CODE, encode(_TaskSnapshot(index.tasks))) if index.seq % SNAPSHOT_EVERY == 0 else None
     return (await store.amend(Amendment(stream=stream, entry=entry, snapshot=fold))).new
 
 

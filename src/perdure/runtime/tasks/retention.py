@@ -1,6 +1,6 @@
-"""How long tasks are kept once they are over: each has a timer from its end on, and goes when that is due.
+"""Retention of ended tasks: a timer from the end of a task, and its deletion when the timer is due.
 
-Law: nothing that has not ended is swept. What is being swept when a worker dies is swept by the next one.
+Law: a task that has not ended is never deleted. The next worker completes a deletion that a crash interrupted.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from perdure.runtime.tasks.index import forget
 from perdure.vocab.registrations import EngineInput, ExternalInput, Registration
 
 RETENTION = "retention"
-"""The name of the timer."""
+"""The name of the retention timer."""
 
 
 def task_in(registration: Registration) -> Mapping[str, Json] | None:
-    """The task that a process is, as it was asked for; None if it is none."""
+    """Return the task of a process, as it was requested, or None if the process is no task."""
     match registration.input:
         case EngineInput(payload=held) | ExternalInput(metadata=held) if isinstance(held, dict):
             given = cast("dict[str, Json]", held).get("task")
@@ -30,13 +30,13 @@ def task_in(registration: Registration) -> Mapping[str, Json] | None:
 
 
 def kept_until(record: ProcessRecord, retention_ms: int) -> int | None:
-    """When a task that is over goes; None if it stays, or is none."""
+    """Return the time at which an ended task is deleted, or None if it stays or is no task."""
     over = record.output is not None and task_in(record.known) is not None
     return record.ended_at + retention_ms if over and retention_ms > 0 else None
 
 
 async def sweep(shared: Shared, stream: StreamId, record: ProcessRecord) -> None:
-    """Remove a task: from the list of its session first, so that nobody finds there what is gone."""
+    """Delete a task. The list of its session comes first, so that it never names a deleted task."""
     given = task_in(record.known)
     assert given is not None
     assert record.output is not None
@@ -44,4 +44,4 @@ async def sweep(shared: Shared, stream: StreamId, record: ProcessRecord) -> None
     session = SessionId(str(given["session_id"]))
     await forget(shared.store, tenant, session, name, now=shared.clock.wall_ms())
     await shared.store.delete(stream)
-    shared.hub.stir(stream)
+    shared.hub.notify(stream)

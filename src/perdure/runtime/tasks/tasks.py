@@ -1,7 +1,7 @@
 """The tasks of sessions as a view of processes: a task is a process stream in the shape of `SessionTask`.
 
-What is a run in the background is executed here; whatever else is a task (monitors, work that is done outside) is a
-process that only keeps its events. Attempts, heartbeats and re-attaching are fences, leases and ordinary claiming.
+A background run is executed here. Any other task (a monitor, external work) is a process that only stores its events.
+Attempts, heartbeats and re-attaching are fences, leases and ordinary claims.
 """
 
 from __future__ import annotations
@@ -52,20 +52,20 @@ from perdure.vocab.registrations import (
     ExternalInput,
     ProcessFailure,
     ProcessOutput,
+    ProcessSucceeded,
     ProcessWasAbandoned,
     ProcessWasCancelled,
     Provenance,
     Registration,
-    Succeeded,
 )
 
 if TYPE_CHECKING:
-    from perdure.runtime.runtime import Runtime
+    from perdure.runtime.core import RuntimeCore
 
 UPDATED = "task.updated"
 MESSAGE = "task.message"
 ENTERED_FOR_MS = 60_000
-"""So long a task that was entered counts although it has not begun: whoever entered it is about to begin it."""
+"""How long a task counts after its entry although it has not begun: its creator is about to register it."""
 
 _ENDINGS: dict[str, Literal["completed", "failed", "cancelled"]] = {
     "succeeded": "completed",
@@ -78,12 +78,12 @@ _ENDINGS: dict[str, Literal["completed", "failed", "cancelled"]] = {
 class StoredTasks(SessionTaskRegistry):
     """The tasks of the sessions of a runtime's tenant."""
 
-    runtime: Runtime
+    runtime: RuntimeCore
 
     # --- making
 
     async def create(self, new: CreateSessionTask) -> SessionTask:
-        """Make a task; of an id that exists, the stored one is returned. A run in the background begins with it."""
+        """Create a task, or return the stored one of that id. Creating a background run starts it."""
         rt = self.runtime
         check_readable(new, what="the task")
         id = new.id or short_id("task", rt.clock.wall_ms())
@@ -92,7 +92,7 @@ class StoredTasks(SessionTaskRegistry):
             return known
         session = await rt.store.stream(session_stream(rt.tenant, new.session_id))
         if session is None:
-            raise Error(Code.SESSION_UNKNOWN, f"there is no session {new.session_id!r}")
+            raise Error(Code.SESSION_UNKNOWN, f"unknown session {new.session_id!r}")
         asked, env = _registration(new, id, session.agent)
         runs_here = new.kind == KIND_BACKGROUND_TOOL and rt.wants_worker
         with rt.background.coming(process_stream(rt.tenant, id)) if runs_here else nullcontext():
@@ -133,7 +133,7 @@ class StoredTasks(SessionTaskRegistry):
     # --- looking
 
     async def get(self, session_id: SessionId, task_id: str) -> SessionTask | None:
-        """A task of this session."""
+        """Return a task of this session."""
         rt = self.runtime
         stream = process_stream(rt.tenant, task_id)
         task = task_of(await rt.store.read(stream))
@@ -146,7 +146,7 @@ class StoredTasks(SessionTaskRegistry):
         return task
 
     async def list(self, session_id: SessionId, filter: SessionTaskFilter | None = None) -> tuple[SessionTask, ...]:
-        """The tasks of a session, in the order in which they were made."""
+        """Return the tasks of a session, oldest first."""
         index = await read_index(self.runtime.store, self.runtime.tenant, session_id)
         found = [await self.get(session_id, task) for task in index.tasks]
         return tuple(task for task in found if task is not None and (filter is None or filter.takes(task)))
@@ -154,9 +154,9 @@ class StoredTasks(SessionTaskRegistry):
     # --- changing
 
     async def update(self, session_id: SessionId, task_id: str, update: SessionTaskUpdate) -> SessionTask | None:
-        """Change a task. What would change nothing is not written. What its session is told of it, and its end if that
-        is what it is, are in the same transaction."""
-        check_readable(update, what="the change of a task")
+        """Update a task, unless nothing would change. Messages to its session, and the task's end if the update is one,
+        commit in the same append."""
+        check_readable(update, what="the task update")
         while True:
             task = await self.get(session_id, task_id)
             if task is None:
@@ -169,30 +169,30 @@ class StoredTasks(SessionTaskRegistry):
             except Error as problem:
                 if problem.code is not Code.PROCESS_ALREADY_TERMINAL or task.is_over:
                     raise
-                continue  # it ended this moment: look again
+                continue  # the task ended just now: read it again
             return await self.get(session_id, task_id)
 
     async def _write(self, task: SessionTask, changed: SessionTask, update: SessionTaskUpdate) -> None:
-        now, handle = self.runtime.clock.wall_ms(), self.runtime.process(task.id)
+        now, handle = self.runtime.clock.wall_ms(), self.runtime.get_process(task.id)
         replay, end = short_id("upd", now), None
         if changed.is_over and not task.is_over and task.kind != KIND_BACKGROUND_TOOL:
             payload: Json = {"code": changed.state, "message": changed.summary or ""}
             end = await handle.ending(payload, event=COMPLETED[_ENDINGS[changed.state]])
-        await handle.append(
+        await handle.append_event(
             UPDATED,
             msgspec.to_builtins(update),
             replay=replay,
             after_end=task.is_over,
             end=end,
-            sends=() if task.is_over else self._news(task, changed, replay, now),  # how it ended was told before
+            outbox=() if task.is_over else self._news(task, changed, replay, now),  # its end was sent before
         )
 
     async def request_cancel(self, session_id: SessionId, task_id: str) -> SessionTask | None:
-        """Ask a task to end. What nobody executes ends at once."""
+        """Request the end of a task. A task without executor ends at once."""
         task = await self.get(session_id, task_id)
         if task is None or task.is_over:
             return task
-        await self.runtime.process(task_id).cancel("its session asked for it")
+        await self.runtime.get_process(task_id).cancel("requested by its session")
         if task.kind != KIND_BACKGROUND_TOOL:
             return await self.update(session_id, task_id, SessionTaskUpdate(state="canceled"))
         return await self.get(session_id, task_id)
@@ -200,23 +200,25 @@ class StoredTasks(SessionTaskRegistry):
     # --- talking
 
     async def record_message(self, session_id: SessionId, task_id: str, message: NewTaskMessage) -> TaskMessage:
-        """Say something to a task, or let it say something."""
+        """Append a message to or from a task."""
         rt, now = self.runtime, self.runtime.clock.wall_ms()
         task = await self.get(session_id, task_id)
         if task is None:
-            raise Error(Code.TASK_UNKNOWN, f"there is no task {task_id!r} of this session")
+            raise Error(Code.TASK_UNKNOWN, f"unknown task {task_id!r} in this session")
         if message.expected_attempt not in (None, task.attempt):
-            raise Error(Code.TASK_UNKNOWN, f"the task {task_id!r} is in its attempt {task.attempt} by now")
+            raise Error(Code.TASK_UNKNOWN, f"the task {task_id!r} is now in attempt {task.attempt}")
         id = short_id("msg", now)
         told = message.direction == "outbound" and task.wake_policy == "on_activity"
-        sends = (self._said(task, id, f": {_words(message.content)}", now),) if told else ()
-        await rt.process(task_id).append(MESSAGE, {"id": id, **msgspec.to_builtins(message)}, replay=id, sends=sends)
+        outbox = (self._said(task, id, f": {_words(message.content)}", now),) if told else ()
+        await rt.get_process(task_id).append_event(
+            MESSAGE, {"id": id, **msgspec.to_builtins(message)}, replay=id, outbox=outbox
+        )
         return TaskMessage(id, task_id, message.direction, message.content, now, message.in_reply_to)
 
     async def list_messages(
         self, session_id: SessionId, task_id: str, limit: int | None = None, after_id: str | None = None
     ) -> tuple[TaskMessage, ...]:
-        """What was said, in order; with `limit`, the first so many."""
+        """Return the messages in order; with `limit`, the first ones."""
         if await self.get(session_id, task_id) is None:
             return ()
         rows = await self.runtime.store.read(process_stream(self.runtime.tenant, task_id))
@@ -228,7 +230,7 @@ class StoredTasks(SessionTaskRegistry):
     # --- telling the session
 
     def _news(self, before: SessionTask, after: SessionTask, what: str, now: int) -> tuple[Delivery, ...]:
-        """What the wake policy says of a change; once for each end."""
+        """Return the message that the wake policy requires for a change, once per end."""
         if after.is_over and after.wake_policy != "silent":
             return (self._said(after, after.state, f" {after.state}: {after.summary or ''}", now),)
         moved = (before.state, before.state_detail) != (after.state, after.state_detail)
@@ -244,7 +246,7 @@ class StoredTasks(SessionTaskRegistry):
 
 
 def task_of(rows: Iterable[Row]) -> SessionTask | None:
-    """A task as the log of its process says; None if that is not a task's."""
+    """Fold the log of a process into a task, or return None if the process is no task."""
     task: SessionTask | None = None
     for row in rows:
         match row.record:
@@ -282,7 +284,7 @@ def _advanced(task: SessionTask, record: object, at: int) -> SessionTask:
 
 def _ended(output: ProcessOutput) -> SessionTaskUpdate:
     match output:
-        case Succeeded(value=value):
+        case ProcessSucceeded(value=value):
             said = cast("dict[str, Json]", value) if isinstance(value, dict) else {}
             summary, path = said.get("summary"), said.get("result_path")
             artifacts = tuple(str(said[name]) for name in ("log_path", "result_path") if said.get(name))

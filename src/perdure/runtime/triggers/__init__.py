@@ -1,1 +1,1 @@
-"""Triggers: what happens at a source starts a process for whoever wants one."""
+"""Triggers: occurrences at a source start a process per subscription."""

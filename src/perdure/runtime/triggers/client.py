@@ -1,4 +1,4 @@
-"""`ctx.triggers` of one call, or of one entry of a process: said once, however often its body is entered."""
+"""`ctx.triggers` of one call, or of one entry of a process. Effects are recorded once and not repeated on re-entry."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from perdure.ids import join
 from perdure.inbox.items import Occurrence
 from perdure.runtime.calls.clients import CallSite, visibly
 from perdure.runtime.processes.function import ProcessFunction
-from perdure.runtime.triggers.subscriptions import Subscription, check_source
+from perdure.runtime.triggers.subscriptions import SubscriptionRequest, check_source
 from perdure.runtime.triggers.triggers import Triggers
-from perdure.services.secrets import Veil
+from perdure.services.secrets import Redactor
 from perdure.tools.body import Body
 from perdure.tools.clients.triggers import TriggerReport
-from perdure.tools.context import ToolContext
+from perdure.tools.context import ToolContext, origin_of
 from perdure.vocab.processes import SessionScope
 
 
 @dataclass(frozen=True, slots=True)
 class Spokesman:
-    """For whom a client speaks: the key that all its attempts share, whose subscriptions it makes, and what it owes to
-    whoever records its outcome."""
+    """The identity under which a client acts: idempotency key, owner of its subscriptions, wake target, and the sinks
+    for its reports."""
 
     key: str
     originator: SessionScope | None
     wake_target: SessionScope | None
-    veil: Veil
+    redactor: Redactor
     nth: Callable[[str], int]
     durable: Callable[[], Awaitable[None]]
     report: Callable[[Json], None]
@@ -46,22 +46,22 @@ class TriggersClient:
 
     @property
     def registration_originator(self) -> SessionScope | None:
-        """To whom a subscription belongs that is made here."""
+        """The owner of subscriptions made here."""
         return self.by.originator
 
     @property
     def registration_wake_target(self) -> SessionScope | None:
-        """Whom its processes tell what they have to tell."""
+        """The session that processes of subscriptions made here wake."""
         return self.by.wake_target
 
     async def emit(
         self, source_type: str, payload: Json = None, *, key: str | None = None, source: str = "", session: str = ""
     ) -> TriggerReport:
-        """Something happened; durable when this returns, and told in the outcome of the call."""
+        """Emit an occurrence. Durable when this returns, and reported in the outcome of the call."""
         with visibly():
             check_source(source_type, source)
         name = join("emit", source_type, key if key is not None else str(self.by.nth(source_type)))
-        hidden = self.by.veil.json(payload)
+        hidden = self.by.redactor.json(payload)
         chosen = join(self.by.key, name) if key is None else key
 
         async def say() -> Json:
@@ -71,7 +71,7 @@ class TriggersClient:
                 source_type=source_type,
                 source=source,
                 idempotency_key=happened.key,
-                duplicate=happened.duplicate,
+                duplicate=happened.is_duplicate,
             )
             return msgspec.to_builtins(report)
 
@@ -91,9 +91,9 @@ class TriggersClient:
         source: str = "",
         args: tuple[object, ...] | None = None,
     ) -> str:
-        """A process for everything that happens at a source from now on, in the name of whom this runs for."""
+        """Subscribe a process to all later occurrences of a source. The subscription belongs to this call's session."""
         by = self.by
-        wanted = Subscription(
+        wanted = SubscriptionRequest(
             source_type,
             process if isinstance(process, ProcessFunction) else cast("str", process),
             key,
@@ -112,7 +112,7 @@ class TriggersClient:
         return str(await self._once(name, given, ask))
 
     async def _once(self, name: str, given: Json, perform: Callable[[], Awaitable[Json]]) -> Json:
-        """Once for all entries of a body; elsewhere again with every attempt, under the same key."""
+        """Perform once for all entries of a body. Without a body, every attempt performs again under the same key."""
 
         async def tell() -> Json:
             with visibly():
@@ -120,20 +120,21 @@ class TriggersClient:
 
         if self.body is not None:
             return await self.body.told("trigger", name, given, tell)
-        await self.by.durable()  # the world hears nothing of a call that may not have happened
+        await self.by.durable()  # the call's records are durable before an external effect
         return await tell()
 
 
 def client_of_call(
     triggers: Triggers, ctx: ToolContext[object], site: CallSite, durable: Callable[[], Awaitable[None]]
 ) -> TriggersClient:
-    """`ctx.triggers` of one attempt of a call. Its session is who asks, and who is told."""
-    mine = SessionScope(session_id=ctx.session_id, frame_id=ctx.agent_frame_id)
+    """Return `ctx.triggers` for one attempt of a call. Its session owns the subscriptions and is woken by them."""
+    origin = origin_of(ctx)
+    mine = SessionScope(session_id=ctx.session_id, frame_id=origin.agent_frame_id)
 
     def nth(source_type: str) -> int:
         site.check_running()
         site.counted[join(ctx.idempotency_key, source_type)] += 1
         return site.counted[join(ctx.idempotency_key, source_type)]
 
-    by = Spokesman(ctx.idempotency_key, mine, mine, ctx.services.veil, nth, durable, site.triggers.append)
-    return TriggersClient(triggers.of(ctx.tenant), by, ctx.body)
+    by = Spokesman(ctx.idempotency_key, mine, mine, origin.services.redactor, nth, durable, site.triggers.append)
+    return TriggersClient(triggers.of(ctx.tenant), by, origin.body)

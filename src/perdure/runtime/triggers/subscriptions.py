@@ -1,4 +1,4 @@
-"""Who wants a process for what happens at a source: asked for, changed, and found again."""
+"""Subscriptions of processes to trigger sources: request, change, lookup."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ from perdure.vocab.triggers import (
 )
 
 if TYPE_CHECKING:
-    from perdure.runtime.runtime import Runtime
+    from perdure.runtime.core import RuntimeCore
 
 
 @dataclass(frozen=True, slots=True)
-class Subscription:
-    """What is asked for: a process for everything that happens at a source.
+class SubscriptionRequest:
+    """A request for a process per occurrence at a source.
 
-    `key` is what its owner calls it. Without `args` the process is started with the payload as its only argument. It
-    belongs to `owner`, a session (blank: the application), and ends with it; what its processes have to tell, they
-    tell `wake_target`, or else the owner.
+    `key` is the owner's name for the subscription. Without `args` the process receives the payload as its only
+    argument. The subscription belongs to `owner`, a session (blank: the application), and ends with it. Its processes
+    wake `wake_target`, by default the owner.
     """
 
     source_type: str
@@ -59,7 +59,7 @@ class Subscription:
 
     @property
     def name(self) -> SubscriptionName:
-        """Where it is, whose, and what it is called; checked.
+        """The checked name of the subscription: source, key and owner.
 
         Raises:
             Error: `invalid_id`.
@@ -71,7 +71,7 @@ class Subscription:
         return SubscriptionName(self.source_type, self.key, self.source, self.owner)
 
     def definition(self) -> SubscriptionDefinition:
-        """What is kept of it.
+        """Return the stored definition of the subscription.
 
         Raises:
             Error: `invalid_id`, `invalid_argument`, `invalid_json`, `input_too_large`.
@@ -81,9 +81,9 @@ class Subscription:
         given = None
         if self.args is not None:
             given = function.input_of(self.args, {}) if function else input_of(name, self.args, {})
-            check_size(given.payload, "what the process is started with")
+            check_size(given.payload, "the input of the process")
         elif function is not None:
-            function.input_of((None,), {})  # whether it takes one argument
+            function.input_of((None,), {})  # raises unless the function accepts one argument
         return SubscriptionDefinition(
             key=self.key,
             definition=f"{ENGINE}:{name}",
@@ -96,10 +96,13 @@ class Subscription:
 
 
 class SubscriptionHandle:
-    """One subscription. Every change takes the revision that it was decided on (`expected_revision`; if not said, any),
-    and an `operation` id: the same one again returns its receipt, whatever became of the subscription since."""
+    """One subscription.
 
-    def __init__(self, runtime: Runtime, tenant: Tenant, name: SubscriptionName) -> None:
+    Every change takes the revision on which it is based (`expected_revision`; any by default) and an `operation` id.
+    The same operation again returns its receipt, even if the subscription has changed since.
+    """
+
+    def __init__(self, runtime: RuntimeCore, tenant: Tenant, name: SubscriptionName) -> None:
         self._runtime = runtime
         self._tenant = tenant
         self.name = name
@@ -109,8 +112,8 @@ class SubscriptionHandle:
     def __repr__(self) -> str:
         return f"SubscriptionHandle({self.id!r})"
 
-    async def state(self) -> SubscriptionState:
-        """What it is now.
+    async def info(self) -> SubscriptionState:
+        """Return the current state.
 
         Raises:
             Error: `trigger_subscription_unknown`.
@@ -130,13 +133,13 @@ class SubscriptionHandle:
         operation: str | None = None,
         by: str = "",
     ) -> SubscriptionState:
-        """Start something else, or with something else, from now on.
+        """Start another process, or the process with other arguments, from now on.
 
         Raises:
-            Error: `trigger_revision_conflict` with the current revision in `details`; what `subscribe` refuses.
+            Error: `trigger_revision_conflict` with the current revision in `details`; the errors of `subscribe`.
         """
         name = self.name
-        wanted = Subscription(name.source_type, process, name.key, name.source, args, name.owner, wake_target)
+        wanted = SubscriptionRequest(name.source_type, process, name.key, name.source, args, name.owner, wake_target)
         definition = wanted.definition()
         await check_owner(self._runtime.store, self._tenant, definition)
         return await self.change(
@@ -146,25 +149,25 @@ class SubscriptionHandle:
     async def enable(
         self, *, expected_revision: int | None = None, operation: str | None = None, by: str = ""
     ) -> SubscriptionState:
-        """Start processes for it again."""
+        """Start processes again."""
         return await self.change("enabled", expected=expected_revision, operation=operation, by=by)
 
     async def disable(
         self, *, expected_revision: int | None = None, operation: str | None = None, by: str = ""
     ) -> SubscriptionState:
-        """Start no processes for it; those that are started go on."""
+        """Start no more processes. Running processes go on."""
         return await self.change("disabled", expected=expected_revision, operation=operation, by=by)
 
     async def delete(
         self, *, expected_revision: int | None = None, operation: str | None = None, by: str = ""
     ) -> SubscriptionState:
-        """It is over; what it has done stays in the log."""
+        """End the subscription. Its past occurrences stay in the log."""
         return await self.change("deleted", expected=expected_revision, operation=operation, by=by)
 
-    async def revive(
+    async def restore(
         self, *, expected_revision: int | None = None, operation: str | None = None, by: str = ""
     ) -> SubscriptionState:
-        """A deleted one goes on, as another incarnation."""
+        """Restore a deleted subscription, as a new incarnation."""
         return await self.change("revived", expected=expected_revision, operation=operation, by=by)
 
     async def change(
@@ -176,7 +179,7 @@ class SubscriptionHandle:
         definition: SubscriptionDefinition | None = None,
         by: str = "",
     ) -> SubscriptionState:
-        """One admitted record under the key of the next revision: the first one has it.
+        """Append the change under the log key of the next revision. Of concurrent changes, the first one wins.
 
         Raises:
             Error: `trigger_subscription_unknown`, `trigger_revision_conflict`, `invalid_id`.
@@ -190,16 +193,16 @@ class SubscriptionHandle:
             return receipt
         then = changed(self.id, known, what, definition=definition, expected=expected)
         record = SubscriptionChanged(
-            change=what, subscription=then, operation=named, by=check_text(by, where="who does it")[:200]
+            change=what, subscription=then, operation=named, by=check_text(by, where="by")[:200]
         )
         noted = await self._write(record, now)
         if not noted.new and noted.row.record != record:
-            raise conflict(await self.state(), "somebody else changed it at the same time")
-        rt.hub.stir(self.stream)
+            raise conflict(await self.info(), "a concurrent change has the next revision")
+        rt.hub.notify(self.stream)
         return then
 
     async def _write(self, record: SubscriptionChanged, now: int) -> Annotated:
-        """One that is deleted goes some day: whoever serves its source is woken, and sees to that."""
+        """Append the record. A deletion also wakes the owner of the source, which schedules the pruning."""
         entry, store = Entry.of(record, at=now), self._runtime.store
         if record.change != "deleted":
             return await store.annotate(self.stream, entry)
@@ -207,10 +210,10 @@ class SubscriptionHandle:
         told = Delivery(self.stream, deletion_key(record.subscription), record.operation, wake, now)
         done = await store.intervene(Intervention(self.stream, delivery=told, notes=(entry,)))
         if done.notes:
-            self._runtime.nudge(self.stream)
+            self._runtime.notify(self.stream)
             return done.notes[0]
         row = await store.find(self.stream, revision_key(self.id, record.subscription.revision))
-        assert row is not None  # the delivery that was known came with it
+        assert row is not None  # a known delivery implies the record: both commit together
         return Annotated(row, new=False)
 
     async def _receipt(
@@ -220,29 +223,29 @@ class SubscriptionHandle:
         what: SubscriptionChange,
         definition: SubscriptionDefinition | None,
     ) -> SubscriptionState | None:
-        """What this operation made of it, if it was done before."""
+        """Return the receipt of an operation that was performed before, or None."""
         for revision in range(known.revision, 0, -1):
             row = await self._runtime.store.find(self.stream, revision_key(self.id, revision))
             if row is None:
-                return None  # what is older was pruned
+                return None  # older revisions were pruned
             if not isinstance(row.record, SubscriptionChanged) or row.record.operation != operation:
                 continue
             done = row.record
             if done.change != what or (definition is not None and done.subscription.definition != definition):
-                raise conflict(known, f"the operation {operation!r} was used before, for something else")
+                raise conflict(known, f"the operation id {operation!r} was used for another change")
             return done.subscription
         return None
 
 
 async def state_of(store: Store, stream: StreamId) -> SourceState:
-    """What is known of a source: a fold of its log."""
+    """Return the state of a source: a fold of its log."""
     loaded = await store.load(stream, code=CODE)
     known = decode(loaded.snapshot.data, SourceState) if loaded.snapshot is not None else None
     return fold_all(loaded.rows, known)
 
 
 async def check_owner(store: Store, tenant: Tenant, definition: SubscriptionDefinition) -> None:
-    """Refuse a subscription of a session that is not there, or that would tell one.
+    """Raise if the subscription's owner or wake target is a session that does not exist.
 
     Raises:
         Error: `session_unknown`.
@@ -250,17 +253,17 @@ async def check_owner(store: Store, tenant: Tenant, definition: SubscriptionDefi
     target = definition.wake_target.session_id if definition.wake_target else ""
     for session in {definition.owner, target} - {""}:
         if await store.stream(session_stream(tenant, SessionId(session))) is None:
-            raise Error(Code.SESSION_UNKNOWN, f"there is no session {session!r}", hint="open it first")
+            raise Error(Code.SESSION_UNKNOWN, f"unknown session {session!r}", hint="await session.send(...)")
 
 
 def check_source(source_type: str, source: str) -> None:
-    """Refuse what cannot be the name of a source."""
+    """Raise if a source has an invalid name."""
     check_id(source_type, what="the source type")
     if source:
         check_id(source, what="the source")
 
 
 def check_size(plain: Json, what: str) -> None:
-    """Refuse what is too large to be written once for each who wants it."""
+    """Raise if a value is too large to be written once per subscription."""
     if (size := len(encode(plain))) > MAX_PAYLOAD_BYTES:
         raise Error(Code.INPUT_TOO_LARGE, f"{what} is {size} bytes", because=f"the limit is {MAX_PAYLOAD_BYTES}")

@@ -1,4 +1,4 @@
-"""Triggers as others see them: what can happen, who wants a process for it, and that it happened."""
+"""The API of triggers: declare event types, emit occurrences, manage subscriptions."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from perdure.runtime.pages import check_limit
 from perdure.runtime.processes.function import ProcessFunction
 from perdure.runtime.processes.handle import ProcessHandle
 from perdure.runtime.triggers.subscriptions import (
-    Subscription,
     SubscriptionHandle,
+    SubscriptionRequest,
     check_owner,
     check_size,
     check_source,
     state_of,
 )
 from perdure.tools.durations import seconds
-from perdure.tools.given import refuse_unordered
 from perdure.tools.json_schema import mismatches, schema_problem
+from perdure.tools.step_arguments import refuse_unordered
 from perdure.vocab.log_keys import failure_key, occurrence_key
 from perdure.vocab.records import ProcessRegistered
 from perdure.vocab.triggers import (
@@ -47,14 +47,14 @@ from perdure.vocab.triggers import (
 )
 
 if TYPE_CHECKING:
-    from perdure.runtime.runtime import Runtime
+    from perdure.runtime.core import RuntimeCore
 
 PAGE = 100
 
 
 @dataclass(frozen=True, slots=True)
 class TriggerEvent:
-    """Something that can happen to a resource: `source_type` is `alias.event`. With a schema, its payload must fit."""
+    """A type of event on a resource: `source_type` is `alias.event`. A schema constrains the payload."""
 
     alias: str
     event: str
@@ -63,22 +63,22 @@ class TriggerEvent:
 
     @property
     def source_type(self) -> str:
-        """How occurrences and subscriptions name it."""
+        """The name of the event type in occurrences and subscriptions."""
         return f"{self.alias}.{self.event}"
 
 
 @dataclass(frozen=True, slots=True)
 class OccurrenceHandle:
-    """Something that happened, durably. `duplicate`: it was known before under its key."""
+    """A durable occurrence. `duplicate` is true if its key was known before."""
 
-    runtime: Runtime
+    runtime: RuntimeCore
     stream: StreamId
     id: str
     key: str
-    duplicate: bool = False
+    is_duplicate: bool = False
 
     async def deliveries(self, timeout: float | str | None = None) -> tuple[TriggerDelivery, ...]:
-        """Which processes were started for it and which were not, once a worker has decided that.
+        """Return the started processes and the failed starts, once a worker has processed the occurrence.
 
         Raises:
             Error: `result_timeout`.
@@ -90,14 +90,14 @@ class OccurrenceHandle:
         except TimeoutError:
             raise Error(
                 Code.RESULT_TIMEOUT,
-                f"no worker has taken in the occurrence {self.id} after {within} s; it waits",
-                hint="start a worker",
+                f"no worker processed the occurrence {self.id} within {within} s; it stays queued",
+                hint="perdure worker",
             ) from None
         triggers = self.runtime.triggers
         return tuple([await triggers.settled(self.stream, self.id, one) for one in record.deliveries])
 
     async def processes(self, timeout: float | str | None = None) -> tuple[ProcessHandle, ...]:
-        """The processes that were started for it."""
+        """Return the processes started for the occurrence."""
         started = (one for one in await self.deliveries(timeout) if one.failed is None)
         return tuple(ProcessHandle(self.runtime, one.process_id) for one in started)
 
@@ -112,7 +112,7 @@ class OccurrenceHandle:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A source as it is listed: what is known of it, and since when it has not changed."""
+    """A source in a list: its state, the time of its last change, and its queued items."""
 
     source_type: str
     source: str
@@ -123,48 +123,50 @@ class Source:
 
 
 class Triggers:
-    """The trigger sources of a tenant: `rt.triggers`."""
+    """Trigger client of a tenant: `rt.triggers`."""
 
-    def __init__(self, runtime: Runtime, tenant: Tenant) -> None:
+    def __init__(self, runtime: RuntimeCore, tenant: Tenant) -> None:
         self._runtime = runtime
         self._tenant = tenant
         self.catalog: dict[str, TriggerEvent] = {}
 
     def of(self, tenant: Tenant) -> Triggers:
-        """Those of another tenant that this worker serves, with the same catalog."""
+        """Return the triggers of another tenant that this worker serves, with the same catalog."""
         other = Triggers(self._runtime, tenant)
         other.catalog = self.catalog
         return other
 
-    # --- what can happen
+    # --- event types
 
     def declare(self, source_type: str, payload_schema: Json = None, *, resource_type: str = "") -> TriggerEvent:
-        """Make it known here that something can happen, `alias.event`; what is emitted of it must fit the schema.
+        """Declare an event type `alias.event`. Emitted payloads must match the schema.
 
         Raises:
-            Error: `trigger_invalid` if it is declared already, or its schema is none.
+            Error: `trigger_invalid` if it is declared already, or its schema is invalid.
         """
         alias, _, event = source_type.rpartition(".")
         if not alias.strip() or not event.strip():
-            raise _invalid(f"{source_type!r} does not say what happens to what", hint="write mail.received")
+            raise _invalid(f"invalid source type {source_type!r}", hint='"mail.received"')
         if source_type in self.catalog:
-            raise _invalid(f"{source_type} is declared already", hint="give one of them another alias")
+            raise _invalid(f"{source_type} is declared already", hint="use another alias")
         if payload_schema is not None and (problem := schema_problem(payload_schema)) is not None:
-            raise _invalid(f"the schema of {source_type} cannot be used", because=problem)
+            raise _invalid(f"invalid schema for {source_type}", because=problem)
         self.catalog[source_type] = known = TriggerEvent(alias, event, resource_type, payload_schema)
         return known
 
-    # --- something happens
+    # --- occurrences
 
     async def emit(
         self, source_type: str, payload: Json = None, *, key: str | None = None, source: str = "", session: str = ""
     ) -> OccurrenceHandle:
-        """Something happened; durable when this returns. The same key and payload again is the same occurrence. With
-        `session`, only subscriptions of that session are looked at.
+        """Emit an occurrence. Durable when this returns.
+
+        The same key and payload again is the same occurrence. With `session`, only subscriptions of that session match.
 
         Raises:
-            Error: `trigger_conflict` if the key was used for something else; `trigger_invalid` if the payload does not
-                fit what was declared; `invalid_json`, `input_too_large`, `invalid_id`.
+            Error: `trigger_conflict` if the key has another payload; `trigger_invalid` if the payload does not match
+                the
+                declared schema; `invalid_json`, `input_too_large`, `invalid_id`.
         """
         rt = self._runtime
         rt.check_usable()
@@ -174,15 +176,15 @@ class Triggers:
         if isinstance(admission, Conflict):
             raise _other_content(new.item.key)
         if isinstance(admission, Admitted):
-            rt.hub.stir(new.stream)
-            rt.nudge(new.stream)
+            rt.hub.notify(new.stream)
+            rt.notify(new.stream)
         duplicate = not isinstance(admission, Admitted)
         return OccurrenceHandle(rt, new.stream, new.item.occurrence, new.item.key, duplicate)
 
     def occurrence(
         self, source_type: str, payload: Json, *, key: str | None = None, source: str = "", session: str = ""
     ) -> Delivery:
-        """The delivery that says that something happened; what `emit` puts into the source's inbox."""
+        """Return the delivery that `emit` adds to the source's inbox."""
         check_source(source_type, source)
         plain = self._checked(source_type, payload)
         now = self._runtime.clock.wall_ms()
@@ -197,11 +199,11 @@ class Triggers:
         event = self.catalog.get(source_type)
         found = mismatches(event.payload_schema, plain) if event and event.payload_schema is not None else ()
         if found:
-            raise _invalid(f"the payload does not fit {source_type}", because="; ".join(found[:3]))
+            raise _invalid(f"the payload does not match the schema of {source_type}", because="; ".join(found[:3]))
         return plain
 
     async def settled(self, stream: StreamId, occurrence: str, reserved: TriggerDelivery) -> TriggerDelivery:
-        """What became of a reservation: its process is there, or the reason why it is not."""
+        """Return a delivery with its outcome: the process exists, or the reason why not."""
         if reserved.failed is not None:
             return reserved
         store = self._runtime.store
@@ -213,7 +215,7 @@ class Triggers:
             case [ProcessRegistered(registration=asked)] if asked.label == reserved.subscription:
                 return reserved
             case []:
-                gone = StartFailure(code=Code.PROCESS_UNKNOWN, message="the process is not there any more")
+                gone = StartFailure(code=Code.PROCESS_UNKNOWN, message="the process was deleted")
             case _:
                 gone = StartFailure(code=Code.PROCESS_CONFLICT, message="another process has its id")
         return replace(reserved, failed=gone)
@@ -230,22 +232,24 @@ class Triggers:
         args: tuple[object, ...] | None = None,
         owner: str = "",
     ) -> SubscriptionHandle:
-        """A process for everything that happens at a source from now on. The same subscription again is the same one.
+        """Start a process for each later occurrence at a source. The same subscription again is the same one.
 
-        `key` is what its owner calls it. Without `args` the process is started with the payload as its only argument.
-        It belongs to `owner`, a session, and ends with it; without one, to the application.
+        `key` is the owner's name for the subscription. Without `args` the process receives the payload as its only
+        argument. The subscription belongs to `owner`, a session, and ends with it; without one, to the application.
 
         Raises:
-            Error: `trigger_revision_conflict` if there is another one of that owner and key; `trigger_limit`;
+            Error: `trigger_revision_conflict` if that owner and key have another subscription; `trigger_limit`;
                 `session_unknown` if its owner does not exist; `invalid_id`, `invalid_argument`, `invalid_json`.
         """
-        return await self.register(Subscription(source_type, process, key, source, args, owner))
+        return await self.register(SubscriptionRequest(source_type, process, key, source, args, owner))
 
-    async def register(self, wanted: Subscription, *, operation: str | None = None, by: str = "") -> SubscriptionHandle:
-        """Like `subscribe`, with everything that can be said of one; the same `operation` again finds its receipt.
+    async def register(
+        self, wanted: SubscriptionRequest, *, operation: str | None = None, by: str = ""
+    ) -> SubscriptionHandle:
+        """Subscribe like `subscribe`, with all options of a request. The same `operation` again returns its receipt.
 
         Raises:
-            Error: what `subscribe` refuses.
+            Error: the errors of `subscribe`.
         """
         rt = self._runtime
         rt.check_usable()
@@ -266,26 +270,26 @@ class Triggers:
         await handle.change("registered", operation=operation, definition=definition, by=by)
         living = (await self.state(handle.stream)).living
         if len(living) > MAX_SUBSCRIPTIONS and handle.id not in [one.id for one in living[:MAX_SUBSCRIPTIONS]]:
-            await handle.delete(by="limit")  # several came at once: the last ones go again
+            await handle.delete(by="limit")  # concurrent subscriptions exceeded the limit: the latest are deleted
             raise _too_many()
         return handle
 
     def subscription(self, id: str) -> SubscriptionHandle:
-        """A subscription that is expected to exist; the first use finds out.
+        """Return a handle to a subscription without a lookup. The first operation raises if it does not exist.
 
         Raises:
-            Error: `trigger_subscription_unknown` for what is no id of one.
+            Error: `trigger_subscription_unknown` for an invalid id.
         """
         return SubscriptionHandle(self._runtime, self._tenant, SubscriptionName.parse(id))
 
-    # --- looking
+    # --- reading
 
     async def state(self, stream: StreamId) -> SourceState:
-        """What is known of a source: a fold of its log."""
+        """Return the state of a source: a fold of its log."""
         return await state_of(self._runtime.store, stream)
 
     async def source(self, source_type: str, source: str = "") -> Source:
-        """One source.
+        """Return one source.
 
         Raises:
             Error: `trigger_source_unknown`.
@@ -295,15 +299,15 @@ class Triggers:
         if info is None:
             raise Error(
                 Code.TRIGGER_SOURCE_UNKNOWN,
-                f"nothing is known of {source_type!r}" + (f" at {source!r}" if source else ""),
-                because="nobody subscribed to it, and it never happened",
-                hint="perdure triggers list shows those there are",
+                f"unknown trigger source {source_type!r}" + (f" at {source!r}" if source else ""),
+                because="the source has no subscription and no occurrence",
+                hint="perdure triggers list",
             )
         state = await self.state(stream)
         return Source(source_type, source, stream, state, info.updated_at, info.waiting_inputs)
 
     async def list(self, *, limit: int = PAGE, before: tuple[int, StreamId] | None = None) -> tuple[Source, ...]:
-        """The sources of this tenant, the last changed first; `before` continues a page."""
+        """Return the sources of this tenant, the last changed first; `before` continues a page."""
         store, most = self._runtime.store, check_limit(limit)
         infos = await store.streams(tenant=self._tenant, kind="trigger", limit=most, before=before)
         found: list[Source] = []
@@ -314,7 +318,8 @@ class Triggers:
         return tuple(found)
 
     async def occurrences(self, stream: StreamId, *, limit: int = 20) -> tuple[tuple[int, TriggerOccurred], ...]:
-        """What happened last at a source, the latest first, each with its moment and what became of its deliveries."""
+        """Return the last occurrences at a source, latest first, each with its time and the outcome
+        of its deliveries."""
         check_limit(limit)
         found: list[tuple[int, TriggerOccurred]] = []
         async for at, record in self._backwards(stream):
@@ -330,7 +335,7 @@ class Triggers:
         while until > 0:
             after = Seq(max(0, until - PAGE))
             rows = await self._runtime.store.read(stream, after=after, until=until)
-            if not rows:  # what stood here was pruned, so little is left before it
+            if not rows:  # these rows were pruned, so few are left before them
                 after, rows = Seq(0), await self._runtime.store.read(stream, until=until)
             for row in reversed(rows):
                 if isinstance(row.record, TriggerOccurred):
@@ -345,7 +350,7 @@ def _invalid(what: str, *, because: str = "", hint: str = "") -> Error:
 def _too_many() -> Error:
     return Error(
         Code.TRIGGER_LIMIT,
-        f"a source has at most {MAX_SUBSCRIPTIONS} subscriptions",
+        f"the source has {MAX_SUBSCRIPTIONS} subscriptions, the maximum",
         hint="delete one, or let one process start the others",
     )
 
@@ -353,7 +358,7 @@ def _too_many() -> Error:
 def _other_content(key: str) -> Error:
     return Error(
         Code.TRIGGER_CONFLICT,
-        f"the key {key!r} was used before, for something else that happened",
-        because="the same key with another payload would be another occurrence",
+        f"the key {key!r} was used for another occurrence",
+        because="one key identifies one payload",
         hint="use a new key for a new occurrence",
     )

@@ -1,1 +1,1 @@
-"""A session in the hands of a worker: how its turns begin, are driven, and end."""
+"""Sessions owned by this worker: opening, driving and ending their turns."""

@@ -1,4 +1,4 @@
-"""What a running call changes in its own session: which tools it has, and whose the conversation is."""
+"""Changes that a running call makes to its own session: tool membership and handoff."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from perdure.vocab.records import HandedOver, ToolMembershipChanged
 
 
 class CallChanges:
-    """Changes that calls of the turn under way make; each is durable when it returns."""
+    """The session changes made by calls of the current turn. Each is durable when its method returns."""
 
     def __init__(
         self, owned: OwnedStream, state: Callable[[], SessionState], driver: Callable[[], TurnDriver | None]
@@ -23,7 +23,7 @@ class CallChanges:
         self._driver = driver
 
     async def tools(self, site: CallSite, names: tuple[str, ...], present: bool) -> int:
-        """Take tools out of this session or put them back, from its next turn on."""
+        """Remove tools from this session or restore them, from its next turn on. Return its tools generation."""
         driver, state = self._driving(site), self._state()
         for record in self._owned.undurable():
             if isinstance(record, ToolMembershipChanged):
@@ -37,7 +37,10 @@ class CallChanges:
         return state.tools_generation
 
     async def hand_over(self, site: CallSite, to: str, reason: str) -> None:
-        """Give the conversation to another agent, who is asked next. Said again by the same call, it is the same."""
+        """Hand the conversation to another agent, which gets the next model call.
+
+        A repetition by the same call changes nothing.
+        """
         driver, turn = self._driving(site), site.turn.id
         told = [record for record in driver.records if isinstance(record, HandedOver) and record.turn == turn]
         if driver.turn.to and told[-1].call != site.call:
@@ -49,5 +52,5 @@ class CallChanges:
     def _driving(self, site: CallSite) -> TurnDriver:
         driver = self._driver()
         if driver is None or site.effect not in driver.flights:
-            raise ToolError("The call is over: nobody waits for it any more", code="tool_cancelled")
+            raise ToolError("The call has ended: its result is no longer awaited", code="tool_cancelled")
         return driver

@@ -1,4 +1,4 @@
-"""How a turn ends that somebody cancelled: what runs is stopped, and every call gets an honest answer."""
+"""The end of a cancelled turn: running effects are stopped, and every call gets a truthful outcome."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from perdure.runtime.calls import jobs
-from perdure.runtime.turns.flights import Flight
+from perdure.runtime.turns.in_flight import InFlight
 from perdure.turn.machine import awaited, settlement, stopped, unanswered
 from perdure.turn.state import Call
 from perdure.vocab.effects import AwaitEvent
@@ -15,7 +15,7 @@ from perdure.vocab.outcomes import (
     AwaitEventOutcome,
     DurableStepOutcome,
     Failed,
-    Failure,
+    FailureDetail,
     InDoubt,
     NotRun,
     ToolOutput,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 async def end_cancelled(driver: TurnDriver) -> None:
-    """Somebody cancelled the turn: stop what runs, answer every call, end."""
+    """Stop everything in flight, record an outcome for every call, and end the turn."""
     journal = driver.controller.journal
     begun = jobs.asked_for(journal)
     for flight in driver.flights.values():
@@ -39,7 +39,7 @@ async def end_cancelled(driver: TurnDriver) -> None:
     driver.controller.end_inner_bodies()
     await _forget_events(driver)
     await driver.around.give_up(driver.turn, (*jobs.own(driver.turn), *jobs.not_answered(begun, journal)))
-    driver.settle_landed()  # what came while it was halted: a call may now be pending, in doubt, or have failed
+    driver.settle_completed()  # results that arrived during the halt: a call may now be pending, in doubt or failed
     for ref, call in unanswered(driver.turn):
         flight = driver.flights.get(ref.id)
         if call.pending is not None:
@@ -48,7 +48,7 @@ async def end_cancelled(driver: TurnDriver) -> None:
             driver.controller.record(EffectSettled(id=replace(ref, tail="completion").id, outcome=ended))
         elif call.undecided is not None:
             await _withdraw_question(driver, call.undecided)
-            superseded = AwaitEventOutcome(resolution=Cancelled())  # whatever was decided in the last moment
+            superseded = AwaitEventOutcome(resolution=Cancelled())  # even if a decision has just arrived
             driver.controller.record(EffectSettled(id=replace(ref, tail="approval").id, outcome=superseded))
         elif call.doubt is not None and call.policy == "ask":
             asked = driver.controller.journal.started(replace(ref, tail="doubt").id)
@@ -59,7 +59,7 @@ async def end_cancelled(driver: TurnDriver) -> None:
             unknown = DurableStepOutcome(value={"verdict": "unknown", "reason": "the turn was cancelled"})
             driver.controller.record(EffectSettled(id=replace(ref, tail="probe").id, outcome=unknown))
         else:
-            driver.note_loose(flight)
+            driver.note_untracked(flight)
             driver.controller.record(settlement(ref, call.request, _cut_short(driver, flight, call)))
     if (asking := awaited(driver.turn)) is not None:
         driver.controller.record(await driver.lost_reply(asking))
@@ -70,21 +70,21 @@ async def end_cancelled(driver: TurnDriver) -> None:
 
 
 async def _withdraw_question(driver: TurnDriver, asked: EffectStarted | None) -> None:
-    """Nobody need answer it any more; whoever does is told so."""
+    """Cancel the promise behind a question to a person. A late answer is told that it is closed."""
     if asked is not None and isinstance(asked.command, AwaitEvent):
         await driver.waits.withdraw(asked.command.key)
 
 
 async def _forget_events(driver: TurnDriver) -> None:
-    """Nobody waits any more for the events of this turn."""
+    """Cancel the event waits in the bodies of this turn."""
     for started in driver.controller.journal.unsettled():
         if isinstance(started.command, AwaitEvent) and is_part(started.id):
             ended = AwaitEventOutcome(resolution=await driver.waits.withdraw(started.command.key))
             driver.controller.record(EffectSettled(id=started.id, outcome=ended))
 
 
-def _cut_short(driver: TurnDriver, flight: Flight | None, call: Call) -> ToolOutput:
-    """How a call ended that was stopped; a body as what its steps ended with."""
+def _cut_short(driver: TurnDriver, flight: InFlight | None, call: Call) -> ToolOutput:
+    """Return the output of a stopped call. The output of a resumable call follows from its steps."""
     if call.started is None or call.started.effect != "resumable":
         return _stopped(flight, call.failures)
     iteration = driver.turn.iteration
@@ -93,21 +93,21 @@ def _cut_short(driver: TurnDriver, flight: Flight | None, call: Call) -> ToolOut
         if part and (part.iteration, part.index) == (iteration, call.index):
             return InDoubt(reason="cancelled", message=f"the turn was cancelled during the step {part.name}")
     message = "the turn was cancelled while the call was under way; the steps it had finished stand"
-    return Failed(failure=Failure(code="tool_cancelled", message=message, failure_class="cancelled"))
+    return Failed(failure=FailureDetail(code="tool_cancelled", message=message, failure_class="cancelled"))
 
 
-def _stopped(flight: Flight | None, failures: int) -> ToolOutput:
-    """How a call ended that was stopped: unknown if it may have taken effect, not run if it never left."""
+def _stopped(flight: InFlight | None, failures: int) -> ToolOutput:
+    """Return the output of a stopped call: in doubt if it may have taken effect, not run if it was never dispatched."""
     if failures and (flight is None or not flight.dispatched):
         message = "the turn was cancelled before the next attempt; the attempts before it failed"
-        return Failed(failure=Failure(code="tool_cancelled", message=message, failure_class="cancelled"))
+        return Failed(failure=FailureDetail(code="tool_cancelled", message=message, failure_class="cancelled"))
     if flight is None or not flight.dispatched:
         return NotRun(reason="the turn was cancelled")
     if flight.effect == "once":
         ignored = "; it ignored that and was left running" if flight.left_running else ""
         message = f"the turn was cancelled while the call ran{ignored}"
         return InDoubt(reason="cancelled", message=message, left_running=flight.left_running)
-    failure = Failure(
+    failure = FailureDetail(
         code="tool_cancelled", message="the turn was cancelled while the call ran", failure_class="cancelled"
     )
     return Failed(failure=failure)

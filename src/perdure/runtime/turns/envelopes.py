@@ -1,4 +1,4 @@
-"""What a turn owes, as effect envelopes: the identity under which it is asked for, before and after any crash."""
+"""Effect envelopes of a turn: an owed effect has the same identity before and after a crash."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from perdure.turn.state import (
     AwaitVerdict,
     Effect,
     Probe,
+    RetryWait,
     RunCall,
     Turn,
-    Wait,
 )
 from perdure.vocab.effects import (
     AwaitEvent,
@@ -40,7 +40,7 @@ from perdure.vocab.refs import EffectRef
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """The session a turn belongs to, and the stored composition it runs on."""
+    """The session of a turn, and the hash of its stored composition."""
 
     tenant: Tenant
     session: SessionId
@@ -48,7 +48,10 @@ class Where:
 
 
 def envelope(where: Where, turn: Turn, owed: Effect, prepared: PreparedToolCall | None = None) -> Envelope:
-    """The envelope of one owed effect. That of a call says what was prepared, and so does the question about it."""
+    """Return the envelope of one owed effect.
+
+    `prepared` is the call as prepared. The envelopes of the call and of a question about its doubt contain it.
+    """
     scope = Scope(
         session_id=where.session, turn_id=turn.id, turn_index=turn.index, protocol_iteration=owed.ref.iteration
     )
@@ -75,7 +78,7 @@ def _command(where: Where, turn: Turn, owed: Effect, prepared: PreparedToolCall 
             return CallTool(call=prepared or _as_made(call))
         case Probe(call=call):
             return DurableStep(step_id="probe", input={"call": call.id, "tool": call.name})
-        case Wait(duration_ms=duration_ms):
+        case RetryWait(duration_ms=duration_ms):
             return Sleep(duration_ms=duration_ms)
         case AwaitCompletion(call=call, pending=pending):
             told = isinstance(pending.key.wait, ClientResult | UserAnswer)
@@ -100,7 +103,7 @@ def _key(tenant: Tenant, scope: Scope, owed: Effect, kind: EffectKind) -> str:
             return f"{keys.tool_attempt(tenant, scope, call.id, ref.attempt)}:probe"
         case AwaitCompletion(ref=ref, call=call) | AwaitApproval(ref=ref, call=call) | AwaitVerdict(ref=ref, call=call):
             return f"{keys.tool_attempt(tenant, scope, call.id, ref.attempt)}:{ref.tail}"
-        case Wait(ref=ref):
+        case RetryWait(ref=ref):
             return keys.turn_effect(tenant, scope, kind, _place(ref))
         case AskModel(ref=ref):
             return keys.turn_effect(tenant, scope, kind, ref.attempt)

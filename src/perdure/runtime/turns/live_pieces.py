@@ -1,13 +1,13 @@
-"""What a session's turn says while it runs, on its way to observers: not before every fact before it is durable."""
+"""Live output of a running turn on its way to observers. A piece leaves once all earlier facts are durable."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from perdure.ids import EffectId, Fence, Seq, StreamId
-from perdure.observe.events import Cursor, Delta, Live
+from perdure.observe.events import Cursor, Live, TextDelta
 from perdure.observe.hub import QUEUE_LIMIT
-from perdure.observe.live import Audience, LiveEmitter
+from perdure.observe.live import LiveEmitter, ProgressSink
 from perdure.runtime.shared import Shared
 from perdure.runtime.worker.owned import OwnedStream
 from perdure.store.live import Piece
@@ -15,7 +15,7 @@ from perdure.turn.state import Turn
 
 
 class LivePieces:
-    """What models and tools say in one owned stream; `at` is the seq that they stand behind."""
+    """The live pieces of one owned stream. `at` returns the seq that they follow."""
 
     def __init__(
         self, shared: Shared, stream: StreamId, fence: Fence, owned: OwnedStream, at: Callable[[], Seq]
@@ -27,22 +27,22 @@ class LivePieces:
         self._at = at
         self._held_back: list[Live] = []
         self._offsets: dict[EffectId, int] = {}
-        self.emitter = LiveEmitter(Audience(self._watched, self._tell, self._missed))
+        self.emitter = LiveEmitter(ProgressSink(self._watched, self._tell, self._missed))
 
     def on_delta(self, turn: Turn, effect: EffectId, text: str, thinking: bool) -> None:
-        """A model wrote something."""
+        """Publish text that a model wrote."""
         offset = self._offsets.get(effect, 0) + len(text)
         self._offsets[effect] = offset
-        self._tell(Delta(Cursor(self._at(), effect, offset, self._fence), turn.id, effect, text, thinking))
+        self._tell(TextDelta(Cursor(self._at(), effect, offset, self._fence), turn.id, effect, text, thinking))
 
     def facts_are_durable(self) -> None:
-        """Something became durable: if everything is, what was held back may leave."""
+        """Publish the pieces that were held back, if all facts are durable."""
         if self._held_back and self._owned.settled:
             pieces, self._held_back = self._held_back, []
             self._publish(*pieces)
 
     def turn_is_over(self) -> None:
-        """No model of it writes any more."""
+        """Forget the text offsets of a turn that stopped running."""
         self._offsets.clear()
 
     def _watched(self) -> bool:
@@ -58,7 +58,7 @@ class LivePieces:
 
     def _publish(self, *pieces: Live) -> None:
         for piece in pieces:
-            if isinstance(piece, Delta):
+            if isinstance(piece, TextDelta):
                 at, start = piece.cursor, piece.cursor.offset - len(piece.text)
                 self._shared.texts.say(
                     Piece(self._stream, piece.turn, piece.effect, at.run, at.seq, start, piece.text, piece.thinking)

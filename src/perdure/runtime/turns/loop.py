@@ -1,7 +1,7 @@
-"""Driving one turn: the loop that every turn goes through, live, resumed, streamed or simulated.
+"""The loop that drives one turn, whether live, resumed, streamed or simulated.
 
-Look at what is owed, begin what has not begun, wait for something to arrive, record it, look again. All state worth
-keeping is in the turn (a fold of its records); what is here are tasks, which a crash may take.
+Each round begins what is owed and not yet begun, waits for a result, and records it. All state worth keeping is in the
+turn (a fold of its records). The driver holds only tasks, which a crash may destroy.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from collections.abc import Awaitable, Iterable, Sequence
 from msgspec.structs import replace
 
 from perdure.commit.plan import Blob
-from perdure.effects.controller import Begun, Care, JournaledController, Local
+from perdure.effects.controller import Begun, DispatchPolicy, JournaledController, Local
 from perdure.effects.journal import journal_of
 from perdure.errors import Code, Error
 from perdure.ids import BlobHash, CallId, EffectId, PromiseId
 from perdure.inbox.admit import Delivery
 from perdure.runtime.calls import jobs
-from perdure.runtime.calls.honesty import LEFT_BEHIND, with_steps
-from perdure.runtime.calls.lost import Saying, left_asked, unwanted
-from perdure.runtime.calls.runners import Runner, Runners, Surroundings
+from perdure.runtime.calls.failure_context import LEFT_BEHIND, with_steps
+from perdure.runtime.calls.orphaned_calls import PartialReply, left_asked, unwanted
+from perdure.runtime.calls.runners import Runner, RunnerDeps, Runners
+from perdure.runtime.turns.approval_policy import ApprovalPolicy
 from perdure.runtime.turns.cancelling import end_cancelled
-from perdure.runtime.turns.consent import Consents
 from perdure.runtime.turns.envelopes import Where
-from perdure.runtime.turns.flights import Flight
+from perdure.runtime.turns.in_flight import InFlight
 from perdure.runtime.turns.preparing import Preparations
 from perdure.runtime.turns.starts import begin, body_of, has_begun
+from perdure.runtime.worker.idle_policy import IdlePolicy
 from perdure.runtime.worker.owned import OwnedStream
-from perdure.runtime.worker.patience import Patience
 from perdure.runtime.worker.permits import TurnPermits
 from perdure.runtime.worker.waits import Waits
 from perdure.session.redaction import caches_of
-from perdure.tools.endings import Parked
+from perdure.tools.step_outcomes import Parked
 from perdure.turn.machine import (
     advance,
     awaited,
@@ -75,11 +75,11 @@ from perdure.vocab.outcomes import (
     ToolCallOutcome,
 )
 from perdure.vocab.records import (
-    AttachmentKept,
+    ApprovalGranted,
+    AttachmentStored,
     CancelRequested,
     EffectSettled,
     EffectStarted,
-    GrantMade,
     ModelJobBegun,
     OutcomeArrivedLate,
     Record,
@@ -91,15 +91,13 @@ from perdure.vocab.usage import Usage
 log = logging.getLogger("perdure.runtime")
 
 GRACE_S = 0.1
-"""How long a cancelled tool may take to say how it ended: a little longer than its runner waits for it."""
+"""Grace period of a cancelled tool, in seconds: slightly longer than its runner waits for it."""
 
 
 class TurnDriver:
-    """Drives one turn of one owned stream to its end. It is the ledger of its own controller."""
+    """The driver of one turn of one owned stream. It is the ledger of its own controller."""
 
-    def __init__(
-        self, turn: Turn, records: list[Record], where: Where, owned: OwnedStream, around: Surroundings
-    ) -> None:
+    def __init__(self, turn: Turn, records: list[Record], where: Where, owned: OwnedStream, around: RunnerDeps) -> None:
         self.turn = turn
         self.records = records
         self.worker = owned.worker
@@ -108,9 +106,9 @@ class TurnDriver:
         self.around = around
         journal = journal_of(records)
         self.controller = JournaledController(journal, self)
-        self.flights: dict[EffectId, Flight] = {}
+        self.flights: dict[EffectId, InFlight] = {}
         self._news = asyncio.Event()
-        self.landed: list[Flight] = []
+        self.landed: list[InFlight] = []
         self.waits = Waits(around.store, around.clock, self._news.set)
         self.runners = Runners(self, journal, where, around, self.waits)
         self.preparations = Preparations(
@@ -121,12 +119,12 @@ class TurnDriver:
             self._news.set,
             visible=turn.composition.names,
         )
-        self.consents = Consents(self.runners.prepare_context, self.durable, self._news.set)
+        self.consents = ApprovalPolicy(self.runners.prepare_context, self.durable, self._news.set)
         self._withdrawals: set[asyncio.Task[object]] = set()
         self.leaves: dict[PromiseId, tuple[RunCall, Decision]] = {}
         self.permits = TurnPermits(around.permits, owned.stream, self._news.set)
-        self._patience = Patience(self.waits, around.lounge, around.clock, around.opened_at)
-        self._hurried = False
+        self._idle_policy = IdlePolicy(self.waits, around.lounge, around.clock, around.opened_at)
+        self._evicting = False
         self._heard = False
         self._paused = False
         self._stands_still = False
@@ -134,8 +132,8 @@ class TurnDriver:
 
     # --- the ledger: every fact goes to the machine and to the stream at once
 
-    def submit(self, *records: Record, sends: tuple[Delivery, ...] = ()) -> None:
-        """Fold facts into the turn and hand them to the stream."""
+    def submit(self, *records: Record, outbox: tuple[Delivery, ...] = ()) -> None:
+        """Fold facts into the turn and submit them to the stream."""
         for record in records:
             self.turn = advance(self.turn, record)
             self.records.append(record)
@@ -144,10 +142,10 @@ class TurnDriver:
             self.owned.recover()
         if self.turn.ended is not None:
             self._drop_caches()
-        self.owned.submit_all(records, sends=sends)
+        self.owned.submit_all(records, outbox=outbox)
 
     def so_far(self) -> Turn:
-        """The turn with what its running calls have bought and nobody has recorded yet."""
+        """Return the turn with the model usage of running calls that is not recorded yet."""
         sites = [flight.site for flight in self.flights.values() if flight.site]
         spent = [one.usage for site in sites for one in site.spent]
         left = [one.bought for site in sites for one in site.left.values()]
@@ -162,30 +160,32 @@ class TurnDriver:
         self.owned.blob(*blobs)
 
     def drop(self, hashes: Iterable[BlobHash]) -> None:
-        """Let go of bytes with the next append."""
+        """Release bytes with the next append."""
         self.owned.drop(*hashes)
 
     def attach(self, call: CallId, blob: Blob) -> None:
-        """Store bytes that a call keeps, and say so in the log: what nobody refers to nobody can take with them, or
-        take away."""
+        """Store bytes that a call keeps.
+
+        Record a reference, so that export includes the bytes and redaction deletes them.
+        """
         ref = AttachmentRef(hash=blob.hash, media_type=blob.media_type, size=len(blob.data))
-        kept = AttachmentKept(call=call, ref=ref)
+        kept = AttachmentStored(call=call, ref=ref)
         if kept not in self.records:
             self.keep(blob)
             self.submit(kept)
 
     def lease_live(self) -> bool:
-        """Whether our lease has certainly not lapsed."""
+        """Return True if our lease has certainly not lapsed."""
         return self.owned.lease_live()
 
     async def reassert(self) -> None:
         """Renew a lapsed lease, or raise `lease_lost`."""
         await self.owned.reassert()
 
-    # --- what others tell a running turn
+    # --- notifications to a running turn
 
-    def learn(self, request: CancelRequested) -> None:
-        """A cancel request that is in the log already: what has not begun yet does not begin any more."""
+    def on_record(self, request: CancelRequested) -> None:
+        """Apply a cancel request that is already in the log. Effects not yet dispatched do not begin any more."""
         self.turn = advance(self.turn, request)
         if self.turn.cancel and not self.turn.ended:
             for flight in self.flights.values():
@@ -194,40 +194,42 @@ class TurnDriver:
         self._news.set()
 
     def interrupt(self, request: CancelRequested) -> None:
-        """An input waits that ends this turn. The request takes the gate, if nobody has."""
+        """Cancel this turn for a waiting input. The request takes the cancel gate if it is free."""
         if not (self.turn.cancel or self.turn.ended):
             self.submit(request)
             self._news.set()
 
     def hold(self, *, paused: bool) -> None:
-        """The session is paused, or goes on. What is under way goes on to its end; nothing else begins meanwhile."""
+        """Pause or resume the turn. Effects in flight run to their end; while paused, no effect begins."""
         self._paused = paused
         self._news.set()
 
     def late(self, record: OutcomeArrivedLate, inbox_id: int) -> None:
-        """A former worker reports how a call really ended."""
+        """Record how a call really ended, as reported by a former worker."""
         self.turn = advance(self.turn, record)
         self.records.append(record)
         self.owned.submit(record, consume=(inbox_id,))
         self._news.set()
 
-    def hear(self) -> None:
-        """A session that the turn may wait for has told its end, and what would have woken the turn is used up."""
+    def on_notify(self) -> None:
+        """Note that a session the turn may wait for has ended. Its wake is consumed, so the turn must not park."""
         self._heard = True
 
-    async def look(self) -> None:
-        """Something that the turn waits for may have been answered in another process."""
-        await self.waits.look()
+    async def poll(self) -> None:
+        """Check the turn's waits for resolutions made by other processes."""
+        await self.waits.poll()
 
     def refused(self, error: Error) -> None:
-        """The store refused an append: everything begun on top of it must end."""
+        """Note that the store refused an append. Everything begun on top of it must end."""
         self.refusal = error
         self._news.set()
 
     def withdrawn(self, records: tuple[Record, ...], problem: Error) -> None:
-        """Calls that somebody had allowed do not begin: that was revoked, cancelled or had expired when the store
-        judged it. Their records were not written, nor what shared their append; the turn stands where it stood. What
-        was bought meanwhile needed nobody's leave, and is written again."""
+        """Undo the start of approved calls whose approval was revoked, cancelled or expired when the store checked it.
+
+        Neither their records nor the others of that append were written, so the turn returns to its state before. Model
+        usage recorded meanwhile needs no approval, and is submitted again.
+        """
         bought = tuple(record for record in records if _is_purchase(record))
         records = tuple(record for record in records if not _is_purchase(record))
         gone = {id(record) for record in records}
@@ -238,7 +240,7 @@ class TurnDriver:
             flight = self._flight_of(record.id) if isinstance(record, EffectStarted) else None
             if flight is not None:
                 del self.flights[flight.id]
-                flight.put_aside()  # a body is entered again, and finds that it has no leave
+                flight.put_aside()  # a body is re-entered, and finds that it has no approval
                 flight.shut()
                 flight.stop()
         leave = self.leaves.get(PromiseId(str(problem.details.get("promise"))))
@@ -248,8 +250,8 @@ class TurnDriver:
             self.owned.submit(*bought)
         self._news.set()
 
-    def _flight_of(self, effect: EffectId) -> Flight | None:
-        """What is under way by this id, or the call whose body it is a part of."""
+    def _flight_of(self, effect: EffectId) -> InFlight | None:
+        """Return the effect in flight with this id, or the call whose body contains this part."""
         if not is_part(effect):
             return self.flights.get(effect)
         body = outer_body(effect)
@@ -257,8 +259,10 @@ class TurnDriver:
         return next((one for one in calls if isinstance(one.owed, RunCall) and body_of(one.owed) == body), None)
 
     def _lapse(self, item: RunCall, decision: Decision) -> None:
-        """By the store's clock it is too late for this call, whatever ours says. If the decision was not recorded
-        before, whoever waits for it finds out."""
+        """Settle a call whose approval has expired by the store's clock.
+
+        If the decision was withdrawn with the call, the approval's own wait finds the expiry.
+        """
         for ref, call in unanswered(self.turn):
             if ref == item.ref and call.decision is not None:
                 self.controller.record(settlement(ref, call.request, refused(lapsed(decision))))
@@ -266,11 +270,12 @@ class TurnDriver:
     # --- the loop
 
     async def run(self) -> TurnEnded | None:
-        """Drive the turn to its end, and return once the end is durable; or None, once it is durably parked, or
-        somebody else's (`turn.changes_hands`).
+        """Drive the turn to its end. Return the end once it is durable.
+
+        Return None if the turn is durably parked, or belongs to another agent now (`turn.changes_hands`).
 
         Raises:
-            Error: why the store refused to go on. Nothing that was begun here may be continued.
+            Error: why the store refused an append. Nothing begun here may be continued.
         """
         try:
             return await self._run()
@@ -279,7 +284,7 @@ class TurnDriver:
             self.consents.stop()
             self.permits.only(())
             for flight in self.flights.values():
-                if flight.effect != "once":  # what became of those is told by whoever outlives this
+                if flight.effect != "once":  # the outcomes of those are reported by `Orphans`
                     flight.shut()
 
     async def _run(self) -> TurnEnded | None:
@@ -289,7 +294,7 @@ class TurnDriver:
             self.owned.recover()
             self.controller.record(lost)
         while True:
-            self.settle_landed()
+            self.settle_completed()
             if self.turn.cancel and not self.turn.ended:
                 await end_cancelled(self)
             elif not self.turn.ended:
@@ -309,7 +314,7 @@ class TurnDriver:
                 raise self.refusal
 
     async def _end_what_was_left(self) -> None:
-        """What a worker that is gone had begun of the calls: some of it is in doubt, and what was asked was bought."""
+        """Settle what a gone worker left: unfinished `once` steps are in doubt, model calls of tools are charged."""
         journal = self.controller.journal
         asked, begun = left_asked(self.turn, journal, over=False), jobs.asked_for(journal)
         acting, known = bool(unanswered(self.turn)), len(self.records)
@@ -322,20 +327,20 @@ class TurnDriver:
             await self.around.give_up(self.turn, [job for job in begun if job.effect in ended])
 
     async def _wait_long_enough(self) -> bool:
-        """Wait for news. True if there is none, nothing is under way, and waiting in memory has lasted long enough."""
+        """Wait for news. Return True if there is none, only waits are in flight, and the idle timeout has passed."""
         if self.refusal:
             return False
         left_to_others = self.permits.in_line and self.around.permits.leaving
         if (self._paused or left_to_others) and not (self.flights or self._thinking):
             return True
-        patience = self._patience.left_s(self.flights.values(), hurried=self._hurried or self._paused)
+        patience = self._idle_policy.left_s(self.flights.values(), evicting=self._evicting or self._paused)
         if patience is None or self._thinking or self.permits.worth_waiting:
             await self._news.wait()
             return False
-        self._news.clear()  # that is what the news was about
+        self._news.clear()  # its cause has been handled
         lounge = self.around.lounge
-        if not (self._hurried or self._paused) and patience > 0:
-            lounge.sit(self.owned.stream, self._hurry)
+        if not (self._evicting or self._paused) and patience > 0:
+            lounge.sit(self.owned.stream, self._evict)
         try:
             async with asyncio.timeout(patience):
                 await self._news.wait()
@@ -346,33 +351,36 @@ class TurnDriver:
         return False
 
     def _may_park(self) -> bool:
-        """Whether it is still so that nothing but waiting is under way: a body may have begun a step meanwhile."""
+        """Return True if there are still only waits in flight: a body may have begun a step meanwhile."""
         if self.refusal or self.landed or self._news.is_set() or self._thinking or self.permits.worth_waiting:
             return False
-        return self._patience.left_s(self.flights.values(), hurried=True) == 0.0
+        return self._idle_policy.left_s(self.flights.values(), evicting=True) == 0.0
 
     @property
     def _thinking(self) -> bool:
-        """Whether somebody else's code is being asked about a call that has not begun."""
+        """True while user code decides about a call that has not begun."""
         return self.preparations.under_way or self.consents.under_way
 
-    def _hurry(self) -> None:
-        self._hurried = True
+    def _evict(self) -> None:
+        self._evicting = True
         self._news.set()
 
     async def _park(self) -> bool:
-        """Unwind what waits and give the stream up. False if an answer came meanwhile: then everything goes on."""
-        self._hurried = False
+        """Unwind the waits and release the stream.
+
+        Return False if an answer arrived meanwhile: the turn then continues.
+        """
+        self._evicting = False
         heard, self._heard = self._heard, False
         promises, due_at = (
             self.waits.promises,
-            self._patience.look_again_at(self.flights.values(), in_line=self.permits.in_line and not self._paused),
+            self._idle_policy.look_again_at(self.flights.values(), in_line=self.permits.in_line and not self._paused),
         )
         await self._unwind()
         self.flights.clear()
         self.landed.clear()
         if self.turn.cancel or heard or self._heard:
-            return False  # learned meanwhile, and what would have woken the stream is used up
+            return False  # arrived meanwhile, and the wake that announced it is consumed
         return await self.owned.park(promises, due_at)
 
     async def _unwind(self) -> None:
@@ -383,17 +391,17 @@ class TurnDriver:
         if tasks:
             await asyncio.wait(tasks, timeout=GRACE_S)
         for flight in self.flights.values():
-            flight.shut()  # if it does not come back, whatever it still does is refused
+            flight.shut()  # later writes of a body that has not stopped are refused
         for task in tasks:
             task.cancel()
 
-    def settle_landed(self) -> None:
-        """Record how what has come back since the last time ended."""
+    def settle_completed(self) -> None:
+        """Record the outcomes of all effects that completed since the last time."""
         landed, self.landed = self.landed, []
         landed.sort(key=lambda flight: isinstance(flight.owed, AwaitApproval))
         for flight in landed:
             if flight.outcome is None and self.turn.cancel:
-                continue  # it stays in sight: whether it was dispatched decides what the call is told
+                continue  # kept: the call's outcome depends on whether this was dispatched
             if self.flights.get(flight.id) is flight:
                 del self.flights[flight.id]
             if flight.outcome is None or flight.id not in self._expected():
@@ -402,27 +410,27 @@ class TurnDriver:
                 self.controller.settle(flight.begun, unwanted(flight.outcome))
                 continue
             if isinstance(flight.owed, AwaitApproval):
-                self.owned.flush()  # a decision and the start of what it allows are one append, alone
+                self.owned.flush()  # one separate append has the decision and the start of the call
             self._settle(flight, flight.outcome)
             if isinstance(flight.owed, AwaitApproval):
                 self._remember(flight.owed, flight.outcome)
 
     def _expected(self) -> set[EffectId]:
-        """The effects whose outcomes count. Cancelling a turn undoes nothing: how a call ended counts all the same."""
+        """Return the effects whose outcomes count. A cancelled turn still records how its calls ended."""
         if not self.turn.cancel or self.turn.ended:
             return {item.ref.id for item in owed(self.turn) if not isinstance(item, EndTurn)}
         ends = (RunCall, AwaitCompletion, AwaitVerdict, Probe, AskModel)
         return {item.ref.id for item in owed(replace(self.turn, cancel=None)) if isinstance(item, ends)}
 
     def _remember(self, asked: AwaitApproval, outcome: Outcome) -> None:
-        """An approval for the whole session covers later calls of the tool."""
+        """Record a session-wide approval, which covers later calls of the tool."""
         decision = approved(outcome.resolution) if isinstance(outcome, AwaitEventOutcome) else None
         if decision is not None and decision.for_session:
             grant = asked.command.key.key_id
             tool, by, at, via = asked.call.name, decision.by, decision.at, decision.via
-            self.submit(GrantMade(grant=grant, tool=tool, by=by, at=at, via=via))
+            self.submit(ApprovalGranted(grant=grant, tool=tool, by=by, at=at, via=via))
 
-    def _settle(self, flight: Flight, outcome: Outcome) -> None:
+    def _settle(self, flight: InFlight, outcome: Outcome) -> None:
         """Record an outcome, with the bytes it refers to."""
         if flight.effect == "once" and _is_doubt(outcome):
             self.around.on_loose_end()
@@ -437,7 +445,7 @@ class TurnDriver:
         self.controller.settle(flight.begun, outcome)
 
     def _without_loose_steps(self, item: RunCall, outcome: Outcome) -> Outcome:
-        """Its body is over: a step that it went on without is nobody's any more, and a failure says so."""
+        """Settle the steps that an ended body left behind. Return its outcome; a failure then names the steps."""
         body = body_of(item)
         self.controller.doubt_unsettled_steps(LEFT_BEHIND, body=body)
         self.controller.end_inner_bodies(body=body)
@@ -449,7 +457,7 @@ class TurnDriver:
                 return outcome
 
     def _begin_owed(self) -> None:
-        """Begin everything that is owed; something settled on the spot may make something else owed."""
+        """Begin everything that is owed. An effect settled at once may make others owed."""
         begun = True
         while begun:
             begun = False
@@ -467,39 +475,38 @@ class TurnDriver:
             self._drop(self.flights[stray])
 
     def _drop_caches(self) -> None:
-        """Where programs stood that came to no end: nobody goes on from there any more."""
+        """Release the stored states of programs that did not end."""
         settled = [record for record in self.records if isinstance(record, EffectSettled)]
         stood = [(record.id, hash) for record in settled for hash in caches_of(record)]
         if not stood:
-            return  # as mostly
+            return  # the common case
         ended = {outer_body(record.id) for record in settled if isinstance(record.outcome, ExecCodeOutcome)}
         if left := [hash for id, hash in stood if outer_body(id) not in ended]:
             self.drop(left)
 
     def _in_order(self, items: Sequence[Owed]) -> Sequence[Owed]:
-        """Who asks first for permits: calls that never had one. Others were parked, and which of them has something to
-        do only they know: each shall be the first at some time."""
+        """Order permit requests: new calls first, then parked calls in random order, so that none starves."""
         if not self.around.permits.work.limits:
             return items
         fresh = [item for item in items if not (isinstance(item, RunCall) and has_begun(self, item))]
         again = [item for item in items if item not in fresh]
         return [*fresh, *random.sample(again, len(again))]
 
-    def start(self, item: Effect, described: Envelope, care: Care, runner: Runner) -> bool:
-        """Let an effect begin, once it has its permit. True if its outcome is known already."""
+    def start(self, item: Effect, described: Envelope, policy: DispatchPolicy, runner: Runner) -> bool:
+        """Begin an effect, once it has its permit. Return True if its outcome is already known."""
         if not self.permits.may_begin(item, self.turn.composition.model):
-            return False  # not begun, so nothing is recorded: there is news when it may
-        begun = self.controller.begin(described, care)
+            return False  # nothing is recorded; the granted permit wakes the loop
+        begun = self.controller.begin(described, policy)
         if not isinstance(begun, Begun):
             self.turn = advance(self.turn, EffectSettled(id=EffectId(described.id), outcome=begun))
             return True
-        flight = Flight(item, begun)
+        flight = InFlight(item, begun)
         self.flights[flight.id] = flight
-        flight.task = asyncio.create_task(self._fly(flight, runner), name=f"perdure:{flight.id}")
+        flight.task = asyncio.create_task(self._run_effect(flight, runner), name=f"perdure:{flight.id}")
         self.permits.lend(flight.id, flight.task)
         return False
 
-    async def _fly(self, flight: Flight, runner: Runner) -> None:
+    async def _run_effect(self, flight: InFlight, runner: Runner) -> None:
         async def run(_: Envelope) -> Outcome:
             return await runner(flight)
 
@@ -511,17 +518,17 @@ class TurnDriver:
             if self.refusal is None:
                 self.refused(problem)
         except Exception as problem:
-            log.exception("an effect could not be performed", extra={"turn": self.turn.id, "effect": flight.id})
-            self.refused(Error(Code.TURN_FAILED, f"effect {flight.id} broke off", because=type(problem).__name__))
+            log.exception("effect failed unexpectedly", extra={"turn": self.turn.id, "effect": flight.id})
+            self.refused(Error(Code.TURN_FAILED, f"effect {flight.id} failed", because=type(problem).__name__))
         finally:
-            if self.flights.get(flight.id) is flight:  # else the turn went on without it
+            if self.flights.get(flight.id) is flight:  # else the turn continued without it
                 if flight.outcome is None and not (flight.unwound or flight.cancellation.cancelled or self.refusal):
                     self._broke_off(flight)
                 self.landed.append(flight)
                 self._news.set()
 
-    def _broke_off(self, flight: Flight) -> None:
-        """It ended without a word, and nobody had stopped it: somebody else's code cancelled itself."""
+    def _broke_off(self, flight: InFlight) -> None:
+        """Handle an effect that ended without an outcome and without a stop request: user code cancelled itself."""
         if isinstance(flight.owed, AskModel):
             message = "the model client ended without an answer"
             flight.outcome = LlmCallOutcome(error=LlmError(kind="internal", message=message))
@@ -529,11 +536,11 @@ class TurnDriver:
             self.refused(Error(Code.TURN_FAILED, f"effect {flight.id} ended without an outcome"))
 
     def unconfirmed_once(self) -> tuple[tuple[EffectId, Outcome], ...]:
-        """Outcomes of `once` calls that the store has not confirmed: known here, and nowhere else."""
+        """Return the outcomes of `once` calls that the store has not confirmed. Only this process knows them."""
         return tuple((id, outcome) for id, outcome in self._unconfirmed() if self._is_once(id))
 
     def unsaved(self) -> tuple[tuple[EffectId, Usage], ...]:
-        """What model calls cost whose end the store has not confirmed."""
+        """Return the usage of model calls whose end the store has not confirmed."""
         known = self._unconfirmed()
         return tuple(
             (id, outcome.bought) for id, outcome in known if isinstance(outcome, LlmCallOutcome | DirectOutcome)
@@ -548,12 +555,10 @@ class TurnDriver:
         started = self.controller.journal.started(effect)
         return started is not None and started.effect == "once"
 
-    # --- beginning each kind of effect
+    # --- ends without a model reply
 
-    # --- endings that are not the model's
-
-    def _drop(self, flight: Flight) -> None:
-        """Something made this effect unnecessary (a late outcome made a probe so, or a question)."""
+    def _drop(self, flight: InFlight) -> None:
+        """Stop an effect that is no longer owed. Example: a late outcome makes a probe or a question unnecessary."""
         del self.flights[flight.id]
         flight.stop()
         command = flight.begun.envelope.command
@@ -563,31 +568,31 @@ class TurnDriver:
             withdrawal.add_done_callback(self._withdrawals.discard)
 
     async def lost_reply(self, ref: EffectRef) -> EffectSettled:
-        """The end of a model call that nobody will answer, with what it bought."""
+        """Return the settlement of a model call that will get no reply, with its usage."""
         flight = self.flights.get(ref.id)
-        said = (flight.said or Saying()) if flight is not None else None
+        said = (flight.said or PartialReply()) if flight is not None else None
         return await self.around.lost(self.turn, self.records, ref.id, said)
 
     def abandon(self) -> None:
-        """The session is gone: stop what runs, and record nothing."""
+        """Stop what runs, and record nothing, because the session is gone."""
         for flight in self.flights.values():
-            self.note_loose(flight)
+            self.note_untracked(flight)
             flight.put_aside()
             flight.shut()
             flight.stop()
 
     def forbid_starts(self) -> None:
-        """What has not begun yet shall not begin: everything under way is told to stop."""
+        """Tell all effects in flight to stop. Those not yet dispatched do not begin."""
         for flight in self.flights.values():
             flight.cancellation.cancel()
 
-    def note_loose(self, flight: Flight | None) -> None:
-        """A `once` call that we stop in the middle may go on without us, in a thread or outside."""
+    def note_untracked(self, flight: InFlight | None) -> None:
+        """Note a `once` call that was stopped halfway: it may continue in a thread or in an external system."""
         if flight is not None and flight.may_act:
             self.around.on_loose_end()
 
     async def halt(self) -> None:
-        """Ask everything under way to stop, and give it a moment."""
+        """Ask all effects in flight to stop, and wait for a short grace period."""
         tasks = [flight.task for flight in self.flights.values() if flight.task and not flight.task.done()]
         for flight in self.flights.values():
             flight.stop()
@@ -597,18 +602,18 @@ class TurnDriver:
             flight.shut()
             self._end_what_it_asked(flight)
 
-    def _end_what_it_asked(self, flight: Flight) -> None:
-        """What a call had asked a model when it was stopped was bought."""
+    def _end_what_it_asked(self, flight: InFlight) -> None:
+        """Record the usage of model calls that a stopped call left without an end."""
         if flight.site is not None and flight.site.left:
             left = [EffectSettled(id=id, outcome=one) for id, one in flight.site.left.items()]
             flight.site.left.clear()
             self.controller.record(*left)
 
     async def drain(self) -> None:
-        """Hand the turn over: running `once` calls are recorded as in doubt, then the stream is released."""
+        """Stop what runs and record running `once` calls as in doubt, so that another worker can continue the turn."""
         for flight in self.flights.values():
             flight.put_aside()
-            self.note_loose(flight)
+            self.note_untracked(flight)
         await self.halt()
         self.controller.doubt_unsettled_steps(InDoubt(reason="drained", message="the worker was stopped"))
         for ref, call in unanswered(self.turn):
@@ -623,7 +628,7 @@ class TurnDriver:
         self.flights.clear()
 
     async def _hand_over_reply(self) -> None:
-        """A reply that came in the last moment is kept; of one that will not come, what was bought."""
+        """Record a model reply that arrived just in time, or the usage of a call that will get none."""
         ref = awaited(self.turn)
         flight = self.flights.get(ref.id) if ref else None
         if flight is not None and flight.outcome is not None:
@@ -641,20 +646,23 @@ def _is_doubt(outcome: Outcome) -> bool:
 
 
 def _is_purchase(record: Record) -> bool:
-    """Whether it tells of a model call that a tool made."""
+    """Return True if the record belongs to a model call made by a tool."""
     match record:
-        case EffectStarted(asks=DirectUsage()) | EffectSettled(outcome=DirectOutcome()) | ModelJobBegun():
+        case EffectStarted(estimated_usage=DirectUsage()) | EffectSettled(outcome=DirectOutcome()) | ModelJobBegun():
             return True
         case _:
             return False
 
 
 def _is_asking(record: Record) -> bool:
-    """Whether it says only that a tool asks a model, or that nobody waits for the answer: a call that kills its workers
-    gets that far each time."""
+    """Return True if the record only begins a tool's model call or ends it as lost.
+
+    Neither is progress: a call that kills its workers gets that far each time.
+    """
     match record:
         case (
-            EffectStarted(asks=DirectUsage()) | EffectSettled(outcome=DirectOutcome(error=LlmError(kind="worker_lost")))
+            EffectStarted(estimated_usage=DirectUsage())
+            | EffectSettled(outcome=DirectOutcome(error=LlmError(kind="worker_lost")))
         ):
             return True
         case _:

@@ -1,7 +1,7 @@
-"""From an owed call to one that may be recorded: its arguments checked, its provider's hook asked.
+"""Preparation of an owed call: its arguments are checked, and its provider's hook runs.
 
-Law: what was prepared is sealed. Once an attempt of a call is recorded, every later attempt gets the same arguments
-and the same payload, whatever the hook would say by then.
+Law: a prepared call is captured. Once an attempt is recorded, every later attempt gets the same arguments and the same
+payload, whatever the hook would return by then.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from perdure.tools.provider import ProvidedTool
 from perdure.tools.toolbox import Prepared, Toolbox
 from perdure.turn.state import AwaitVerdict, Probe, RunCall
 from perdure.vocab.effects import AwaitEvent, CallTool, PreparedToolCall
-from perdure.vocab.outcomes import Failed, Failure, Success
+from perdure.vocab.outcomes import Failed, FailureDetail, Success
 from perdure.vocab.records import EffectStarted
 from perdure.vocab.refs import EffectRef
 from perdure.vocab.tools import ToolContract
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
-    """A call that may be dispatched. `recorded` asks for its arguments and payload to be kept with its start."""
+class ReadyCall:
+    """A call that may be dispatched. With `recorded`, its arguments and payload are stored with its start."""
 
     prepared: Prepared
     call: PreparedToolCall
@@ -39,20 +39,20 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class UnderWay:
-    """The hook has been asked and has not answered."""
+class Preparing:
+    """Marker: the hook has not returned yet."""
 
 
-UNDER_WAY = UnderWay()
+UNDER_WAY = Preparing()
 
-NOT_AS_APPROVED = Failure(
+NOT_AS_APPROVED = FailureDetail(
     code="prepared_not_as_approved",
     message="A person approved this call with other arguments, and its preparation changed those; it was not run",
     failure_class="invalid",
 )
 
 Round: TypeAlias = tuple[EffectId, bool]
-"""What a hook is asked about: an attempt, as the model made it or as a person changed it."""
+"""Identity of one hook run: the attempt, and whether a person edited the arguments."""
 
 
 class Preparations:
@@ -77,37 +77,37 @@ class Preparations:
         self._asked: dict[Round, asyncio.Task[Preparation]] = {}
         self._answered: dict[Round, PreparedToolCall] = {}
 
-    def of(self, item: RunCall) -> Ready | Success | Failed | UnderWay:
-        """The call, ready to be recorded; its answer, if nothing has to run; or that its hook is still at work."""
-        sealed, edited = self.sealed(item), None
+    def of(self, item: RunCall) -> ReadyCall | Success | Failed | Preparing:
+        """Return the call ready to be recorded, its outcome if nothing has to run, or `UNDER_WAY` if its hook runs."""
+        captured, edited = self.captured(item), None
         if item.decision is not None and item.decision.args is not None and not self._begun(item):
-            sealed, edited = None, self._edited(item, item.decision.args)
-        prepared = self._toolbox.prepare(item.call, item.contract, sealed or edited, visible=self._visible)
-        if isinstance(prepared, Failure):
+            captured, edited = None, self._edited(item, item.decision.args)
+        prepared = self._toolbox.prepare(item.call, item.contract, captured or edited, visible=self._visible)
+        if isinstance(prepared, FailureDetail):
             self._forget(item)
             return Failed(failure=prepared)
-        call = sealed or edited or identity(item, prepared.contract)
+        call = captured or edited or identity(item, prepared.contract)
         tool = prepared.tool
-        if sealed is not None or not isinstance(tool, ProvidedTool) or not tool.prepares:
-            return Ready(prepared, call, recorded=call is sealed or call is edited)
+        if captured is not None or not isinstance(tool, ProvidedTool) or not tool.prepares:
+            return ReadyCall(prepared, call, recorded=call is captured or call is edited)
         answer = self._answered.get(_round(item)) or self._answer(item, tool, call)
         if not isinstance(answer, PreparedToolCall):
             return answer
-        self._answered[_round(item)] = answer  # it may have to wait before it begins: a hook is asked once
+        self._answered[_round(item)] = answer  # the call may still wait for its start: the hook runs once
         if edited is not None and digest(answer.args) != digest(edited.args):
             return Failed(failure=NOT_AS_APPROVED)
         again = self._toolbox.prepare(item.call, item.contract, answer, visible=self._visible)
-        if isinstance(again, Failure):
+        if isinstance(again, FailureDetail):
             return Failed(failure=again)
-        return Ready(again, answer, recorded=True)
+        return ReadyCall(again, answer, recorded=True)
 
     @property
     def under_way(self) -> bool:
-        """Whether a hook is still at work."""
+        """True while a hook runs."""
         return any(not task.done() for task in self._asked.values())
 
-    def sealed(self, item: RunCall | Probe | AwaitVerdict) -> PreparedToolCall | None:
-        """The call as it was recorded in full: by an earlier attempt, or when somebody was asked to allow it."""
+    def captured(self, item: RunCall | Probe | AwaitVerdict) -> PreparedToolCall | None:
+        """Return the call as captured by an earlier attempt or by its approval request, or None."""
         if (begun := self._begun(item)) is not None:
             return begun
         match self.question(item):
@@ -117,7 +117,7 @@ class Preparations:
                 return None
 
     def question(self, item: RunCall | Probe | AwaitVerdict) -> EffectStarted | None:
-        """The question whether this call may run, if it was asked."""
+        """Return the start record of the call's approval request, or None."""
         asked = (self._journal.started(replace(ref, tail="approval").id) for ref in _attempts(item))
         return next((one for one in asked if one is not None), None)
 
@@ -129,11 +129,11 @@ class Preparations:
         return None
 
     def _edited(self, item: RunCall, args: dict[str, Json]) -> PreparedToolCall | None:
-        """The call with the arguments of whoever approved it. What was prepared for others is not for these."""
-        asked = self.sealed(item)
+        """Return the call with the approver's arguments. The payload prepared for the old arguments is dropped."""
+        asked = self.captured(item)
         return None if asked is None else replace(asked, args=args, prepared_payload=None)
 
-    def _answer(self, item: RunCall, tool: ProvidedTool, call: PreparedToolCall) -> Preparation | UnderWay:
+    def _answer(self, item: RunCall, tool: ProvidedTool, call: PreparedToolCall) -> Preparation | Preparing:
         task = self._asked.get(_round(item))
         if task is not None:
             if not task.done():
@@ -146,17 +146,17 @@ class Preparations:
             return self._ask(item, call, lambda: cast("Awaitable[object]", tool.prepare(ctx, call)))
         try:
             answer: object = tool.prepare(ctx, call)
-        except BaseException as problem:  # noqa: BLE001 - other people's code; it becomes the call's failure
+        except BaseException as problem:  # noqa: BLE001 - user code; its error becomes the call's failure
             return refused(call, problem)
         if inspect.isawaitable(answer):
             return self._ask(item, call, lambda: cast("Awaitable[object]", answer))
         return judge(call, answer)
 
-    def _ask(self, item: RunCall, call: PreparedToolCall, ask: Callable[[], Awaitable[object]]) -> UnderWay:
+    def _ask(self, item: RunCall, call: PreparedToolCall, ask: Callable[[], Awaitable[object]]) -> Preparing:
         async def run() -> Preparation:
             try:
-                await self._durable()  # the hook may look outside: the reply that names the call comes first
-            except Error as problem:  # the stream is not ours any more; its driver has been told
+                await self._durable()  # the hook may call external systems: the reply must be durable first
+            except Error as problem:  # ownership is lost; the driver has been notified
                 return refused(call, problem)
             return await answered(call, ask())
 
@@ -169,7 +169,7 @@ class Preparations:
             task.cancel()
 
     def stop(self) -> None:
-        """Nothing of what is being prepared is wanted any more."""
+        """Cancel all running hooks."""
         for task in self._asked.values():
             task.cancel()
         self._asked.clear()
@@ -184,6 +184,6 @@ def _attempts(item: RunCall | Probe | AwaitVerdict) -> Iterator[EffectRef]:
 
 
 def identity(item: RunCall | Probe, contract: ToolContract) -> PreparedToolCall:
-    """A call as the model made it."""
+    """Return a call as the model made it, without preparation."""
     call = item.call
     return PreparedToolCall(call_id=call.id, tool_id=contract.tool_id, tool_name=call.name, args=call.args)

@@ -1,4 +1,4 @@
-"""How each kind of effect that a turn owes is begun, settled on the spot, or asked about first."""
+"""Starting the effects that a turn owes: each kind is begun, settled at once, or held for an approval."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from perdure.commit.plan import Ask
-from perdure.effects.controller import Begun, Care
+from perdure.commit.plan import PersonRequest
+from perdure.effects.controller import Begun, DispatchPolicy
 from perdure.effects.promises import TurnScope, unsigned_key
 from perdure.errors import Code, Error
 from perdure.ids import PromiseId
-from perdure.runtime.calls.honesty import with_steps
+from perdure.runtime.calls.failure_context import with_steps
 from perdure.runtime.turns.envelopes import envelope
-from perdure.runtime.turns.preparing import Ready, UnderWay, identity
+from perdure.runtime.turns.preparing import Preparing, ReadyCall, identity
 from perdure.runtime.turns.waiting import opener_of
 from perdure.turn.machine import advance, settlement, stopped
 from perdure.turn.state import (
@@ -25,8 +25,8 @@ from perdure.turn.state import (
     AwaitVerdict,
     Effect,
     Probe,
+    RetryWait,
     RunCall,
-    Wait,
 )
 from perdure.vocab.approvals import Decision, consent_to, lapsed, refused
 from perdure.vocab.effects import AwaitEvent, Envelope
@@ -35,7 +35,7 @@ from perdure.vocab.outcomes import (
     AwaitEventOutcome,
     DurableStepOutcome,
     Failed,
-    Failure,
+    FailureDetail,
     Pending,
     PendingCompletion,
     ToolCallOutcome,
@@ -52,37 +52,37 @@ if TYPE_CHECKING:
 log = logging.getLogger("perdure.runtime")
 
 APPROVAL_MS = 24 * 3_600_000
-"""How long people have to answer, and their answer holds, unless the tool says otherwise."""
+"""Default time limit of an approval, for the answer and for its use. A tool can set its own."""
 
 
 @dataclass(frozen=True, slots=True)
-class Leave:
-    """What allows a call: answers that its start uses up, unless somebody has taken one of these log keys."""
+class ApprovalUse:
+    """The approval behind a call: its start consumes the promises in `uses`. A taken log key in `unless` forbids it."""
 
     uses: tuple[PromiseId, ...]
     unless: tuple[str, ...]
 
 
 def begin(driver: TurnDriver, item: Effect) -> bool:
-    """Begin one effect. True if it was settled on the spot, so that what is owed has changed."""
+    """Begin one effect. Return True if it was settled at once, so that the owed effects have changed."""
     try:
         if isinstance(item, RunCall):
             return _begin_call(driver, item)
-        ran = driver.preparations.sealed(item) if isinstance(item, AwaitVerdict) else None
+        ran = driver.preparations.captured(item) if isinstance(item, AwaitVerdict) else None
         described = envelope(driver.where, driver.turn, item, ran)
         match item:
             case AskModel():
                 _take_in(driver)
-                care = Care(effect="pure", record_start=True, keep_command=False)
-                return driver.start(item, described, care, driver.runners.model(item))
-            case Wait():
+                policy = DispatchPolicy(effect="pure", record_start=True, keep_command=False)
+                return driver.start(item, described, policy, driver.runners.model(item))
+            case RetryWait():
                 return _begin_wait(driver, item, described)
             case AwaitCompletion():
-                care = Care(effect="pure", record_start=True, due_at=item.pending.due_at)
-                return driver.start(item, described, care, driver.runners.completion(item))
+                policy = DispatchPolicy(effect="pure", record_start=True, due_at=item.pending.due_at)
+                return driver.start(item, described, policy, driver.runners.completion(item))
             case AwaitApproval():
-                care = Care(effect="pure", record_start=True, due_at=item.due_at)
-                return driver.start(item, described, care, driver.runners.approval(item))
+                policy = DispatchPolicy(effect="pure", record_start=True, due_at=item.due_at)
+                return driver.start(item, described, policy, driver.runners.approval(item))
             case AwaitVerdict():
                 return _begin_verdict(driver, item, described)
             case Probe():
@@ -94,8 +94,9 @@ def begin(driver: TurnDriver, item: Effect) -> bool:
 
 
 def _take_in(driver: TurnDriver) -> None:
-    """The model is about to be asked: whatever was sent to the running turn is said to it now, and is not waiting
-    any more. In an append of its own, which fails if somebody took such an input back or cancelled it this moment.
+    """Admit the inputs that join the running turn, before its model call.
+
+    They get a separate append. The store refuses it if such an input was withdrawn or cancelled meanwhile.
     """
     joining = driver.around.joining(driver.turn, opener_of(driver.turn, driver.records))
     if joining:
@@ -109,9 +110,9 @@ def _take_in(driver: TurnDriver) -> None:
 
 def _begin_call(driver: TurnDriver, item: RunCall) -> bool:
     ready = driver.preparations.of(item)
-    if isinstance(ready, UnderWay):
+    if isinstance(ready, Preparing):
         return False
-    if not isinstance(ready, Ready):
+    if not isinstance(ready, ReadyCall):
         told = with_steps(ready, driver.controller.journal.steps(body_of(item)))
         driver.controller.record(settlement(item.ref, item.call, told))
         return True
@@ -121,7 +122,7 @@ def _begin_call(driver: TurnDriver, item: RunCall) -> bool:
     begun_before = has_begun(driver, item)
     if item.decision is None and not begun_before:
         match driver.consents.needed(item, ready):
-            case UnderWay():
+            case Preparing():
                 return False
             case True:
                 return _ask(driver, item, ready)
@@ -130,28 +131,28 @@ def _begin_call(driver: TurnDriver, item: RunCall) -> bool:
     described = envelope(driver.where, driver.turn, item, ready.call)
     durability = ready.prepared.contract.durability
     timeout = durability.timeout_ms
-    care = Care(
+    policy = DispatchPolicy(
         effect=durability.effect,
         doubt=durability.doubt,
         deadline_at=driver.around.clock.wall_ms() + timeout if timeout else None,
         record_start=ready.recorded or ready.prepared.has_predicate,
         keep_command=ready.recorded,
-        leave=item.decision is not None,
+        needs_approval=item.decision is not None,
     )
     if not driver.permits.may_begin(item, driver.turn.composition.model):
-        return False  # before anybody's leave is used up: that belongs to the append that begins it
+        return False  # checked first: the append that starts the call also consumes its approval
     if item.decision is not None and not begun_before:
         leave = _leave(driver, item, item.decision)
-        if not isinstance(leave, Leave):
+        if not isinstance(leave, ApprovalUse):
             driver.controller.record(settlement(item.ref, item.call, leave))
             return True
-        driver.owned.need(leave.uses, leave.unless, on_trial=True)
+        driver.owned.need(leave.uses, leave.unless, provisional=True)
         driver.leaves.update(dict.fromkeys(leave.uses, (item, item.decision)))
-    return driver.start(item, described, care, driver.runners.tool(item, ready))
+    return driver.start(item, described, policy, driver.runners.tool(item, ready))
 
 
-def _left_to_client(driver: TurnDriver, item: RunCall, ready: Ready) -> EffectSettled:
-    """A call that is run elsewhere is pending from the start: nothing is dispatched, so nothing can be in doubt."""
+def _left_to_client(driver: TurnDriver, item: RunCall, ready: ReadyCall) -> EffectSettled:
+    """Return the outcome of a client-side call: pending. Nothing is dispatched, so the call cannot be in doubt."""
     call, timeout = item.call, ready.prepared.durability.timeout_ms
     asked = questions_of(call.args) if getattr(ready.prepared.tool, "asks_person", False) else ()
     wait = UserAnswer(call_id=call.id) if asked else ClientResult(call_id=call.id)
@@ -165,13 +166,13 @@ def _left_to_client(driver: TurnDriver, item: RunCall, ready: Ready) -> EffectSe
 
 
 def has_begun(driver: TurnDriver, item: RunCall) -> bool:
-    """Whether an attempt of this call has begun: then nobody is asked about it any more."""
+    """Return True if an attempt of this call has begun. Such a call needs no further approval."""
     refs = (replace(item.ref, attempt=attempt) for attempt in range(1, item.ref.attempt + 1))
     return any(driver.controller.journal.started(ref.id) for ref in refs)
 
 
-def _ask(driver: TurnDriver, item: RunCall, ready: Ready) -> bool:
-    """Ask people to allow a call, exactly as it would run; a grant that they gave for the session is an answer."""
+def _ask(driver: TurnDriver, item: RunCall, ready: ReadyCall) -> bool:
+    """Request approval for a call, exactly as it would run. A session-wide grant counts as the answer."""
     now = driver.around.clock.wall_ms()
     patience = ready.prepared.durability.approval_ms
     due_at = now + (APPROVAL_MS if patience is None else patience)
@@ -179,37 +180,38 @@ def _ask(driver: TurnDriver, item: RunCall, ready: Ready) -> bool:
     key = unsigned_key(scope.id, consent_to(item.call.id, item.call.name, ready.call.args))
     wait = AwaitApproval(replace(item.ref, tail="approval"), item.call, AwaitEvent(key=key, about=ready.call), due_at)
     described = envelope(driver.where, driver.turn, wait)
-    care = Care(effect="pure", record_start=True, due_at=due_at)
+    policy = DispatchPolicy(effect="pure", record_start=True, due_at=due_at)
     grant = driver.around.grant(item.call.name)
     if grant is None:
-        settled = driver.start(wait, described, care, driver.runners.approval(wait))
-        driver.owned.ask(Ask(key.key_id, "approval", now, due_at))
+        settled = driver.start(wait, described, policy, driver.runners.approval(wait))
+        driver.owned.ask(PersonRequest(key.key_id, "approval", now, due_at))
         return settled
-    driver.owned.flush()  # using a grant and the start of what it allows are one append, alone
-    begun = driver.controller.begin(described, care)
+    driver.owned.flush()  # one separate append uses the grant and starts the call
+    begun = driver.controller.begin(described, policy)
     if isinstance(begun, Begun):
         use = Decision(verdict="approve", by=grant.by, at=now, via="grant", grant=grant.grant)
         driver.controller.settle(begun, AwaitEventOutcome(resolution=use.resolution))
     return True
 
 
-def _leave(driver: TurnDriver, item: RunCall, decision: Decision) -> Leave | ToolOutput:
-    """What the start of an allowed call uses up, and what would forbid it: that it was cancelled or revoked.
+def _leave(driver: TurnDriver, item: RunCall, decision: Decision) -> ApprovalUse | ToolOutput:
+    """Return what the start of an approved call consumes, and the log keys that forbid it.
 
-    The output of a call whose leave is over, if its decision was recorded and its start was not.
+    Those keys are taken when the turn is cancelled or the grant is revoked. If the approval is no longer valid and the
+    call has not started, return the call's output instead.
     """
     gate = gate_key(driver.turn.id)
     if decision.grant:
         grant = driver.around.grant(item.call.name)
         if grant is None or grant.grant != decision.grant:
             return refused(Cancelled())
-        return Leave((), (gate, revocation_key(decision.grant)))
+        return ApprovalUse((), (gate, revocation_key(decision.grant)))
     asked = driver.preparations.question(item)
     if asked is None or not isinstance(asked.command, AwaitEvent):
         return refused(Cancelled())
     if asked.due_at is not None and asked.due_at <= driver.around.clock.wall_ms():
         return refused(lapsed(decision))
-    return Leave((asked.command.key.key_id,), (gate,))
+    return ApprovalUse((asked.command.key.key_id,), (gate,))
 
 
 def _begin_verdict(driver: TurnDriver, item: AwaitVerdict, described: Envelope) -> bool:
@@ -217,35 +219,35 @@ def _begin_verdict(driver: TurnDriver, item: AwaitVerdict, described: Envelope) 
     now = driver.around.clock.wall_ms()
     due_at = now + (APPROVAL_MS if patience is None else patience)
     new = driver.controller.journal.started(item.ref.id) is None
-    care = Care(effect="pure", record_start=True, due_at=due_at)
-    settled = driver.start(item, described, care, driver.runners.verdict(item))
+    policy = DispatchPolicy(effect="pure", record_start=True, due_at=due_at)
+    settled = driver.start(item, described, policy, driver.runners.verdict(item))
     if new and isinstance(described.command, AwaitEvent):
-        driver.owned.ask(Ask(described.command.key.key_id, "doubt", now, due_at))
+        driver.owned.ask(PersonRequest(described.command.key.key_id, "doubt", now, due_at))
     return settled
 
 
 def _begin_probe(driver: TurnDriver, item: Probe, described: Envelope) -> bool:
-    sealed = driver.preparations.sealed(item)
-    prepared = driver.around.toolbox.prepare(item.call, item.contract, sealed)
-    if isinstance(prepared, Failure) or prepared.tool.probe is None:
+    captured = driver.preparations.captured(item)
+    prepared = driver.around.toolbox.prepare(item.call, item.contract, captured)
+    if isinstance(prepared, FailureDetail) or prepared.tool.probe is None:
         unknown = DurableStepOutcome(value={"verdict": "unknown", "reason": "the probe does not exist any more"})
         driver.controller.record(EffectSettled(id=item.ref.id, outcome=unknown))
         return True
 
-    ready = Ready(prepared, sealed or identity(item, prepared.contract), recorded=False)
-    return driver.start(item, described, Care(effect="pure"), driver.runners.probe(item, ready))
+    ready = ReadyCall(prepared, captured or identity(item, prepared.contract), recorded=False)
+    return driver.start(item, described, DispatchPolicy(effect="pure"), driver.runners.probe(item, ready))
 
 
-def _begin_wait(driver: TurnDriver, item: Wait, described: Envelope) -> bool:
+def _begin_wait(driver: TurnDriver, item: RetryWait, described: Envelope) -> bool:
     due_at = item.due_at if item.due_at is not None else driver.around.clock.wall_ms() + item.duration_ms
-    care = Care(effect="pure", record_start=True, due_at=due_at)
-    return driver.start(item, described, care, driver.runners.sleep(due_at))
+    policy = DispatchPolicy(effect="pure", record_start=True, due_at=due_at)
+    return driver.start(item, described, policy, driver.runners.sleep(due_at))
 
 
 def _mismatch(driver: TurnDriver, item: Effect, problem: Error) -> bool:
     log.error("%s", problem, extra={"session": driver.where.session, "turn": driver.turn.id})
     if isinstance(item, RunCall):
-        failure = Failure(code=problem.code.value, message=problem.message, failure_class="invalid")
+        failure = FailureDetail(code=problem.code.value, message=problem.message, failure_class="invalid")
         driver.controller.record(settlement(item.ref, item.call, Failed(failure=failure)))
     else:
         driver.submit(stopped(driver.turn, "replay_mismatch", problem.message))
@@ -253,6 +255,6 @@ def _mismatch(driver: TurnDriver, item: Effect, problem: Error) -> bool:
 
 
 def body_of(item: RunCall) -> str:
-    """What the parts of a call are named after."""
+    """Return the body name of a call, the prefix of its parts' ids."""
     assert item.ref.index is not None
     return call_body(item.ref.iteration, item.ref.index)

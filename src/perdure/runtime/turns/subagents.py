@@ -1,8 +1,7 @@
-"""Starting sub-agents, and what the end of a turn has to do with them: the parent is told, children are let go.
+"""Starting sub-agents, and the messages that the end of a turn sends to parent and children.
 
-Laws: the record of a child and the input that opens its session are one append, and so are the end of a child's turn
-and what tells its parent. A child in the foreground does not outlive the turn that waits for it; one in the
-background does.
+Laws: one append registers a child and sends the input that opens its session. One append ends a child's turn and
+notifies its parent. A foreground child does not outlive the turn that waits for it; a background child does.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from uuid import UUID
 import msgspec
 
 from perdure.codec import brief, digest
-from perdure.effects.controller import Ledger
+from perdure.effects.controller import EffectLog
 from perdure.effects.promises import TurnScope
 from perdure.errors import Code, Error
 from perdure.ids import InputId, SessionId, StreamId, TurnId, session_stream, stream_names
@@ -23,7 +22,7 @@ from perdure.inbox.items import CancelTurn, Input, Wake
 from perdure.observe.ends import has_turn, last_answer
 from perdure.runtime.sessions.parts import said
 from perdure.runtime.shared import Shared
-from perdure.services.spawns import Line, LogSpawnStore, handle_of
+from perdure.services.spawns import Lineage, LogSpawnStore, handle_of
 from perdure.services.subagents import SpawnClaimed, SpawnPendingChild
 from perdure.store.protocol import Store
 from perdure.tools.errors import ToolError
@@ -37,30 +36,35 @@ from perdure.vocab.records import EffectSettled, EffectStarted, Record, SessionO
 from perdure.vocab.refs import is_part, part_beside
 
 MAX_TOLD_CHARS = 65_536
-"""How much of a background child's answer its parent is told; all of it is in the child's session."""
+"""Most characters of a background child's answer in the notice to its parent. The child's session has all of it."""
 
 
 GONE = "gone:"
-"""The reason of the wake that a deleted child leaves to its parent begins like this."""
+"""Prefix of the wake reason that a deleted child leaves to its parent."""
 
 
 async def parent_of(store: Store, stream: StreamId) -> Parent | None:
-    """Who started a session, if that was another agent."""
+    """Return the parent that started this session, or None."""
     rows = await store.read(stream, limit=1)
     opened = rows[0].record if rows else None
     return opened.parent if isinstance(opened, SessionOpened) else None
 
 
 def told_of_deletion(child: StreamId, parent: Parent, *, now: int) -> Delivery:
-    """A parent that waits for this child must look: there is nobody who could tell it anything any more."""
+    """Return the wake for the parent of a deleted child.
+
+    The parent then checks its wait, because the child sends no end.
+    """
     name = f"{GONE}{stream_names(child)[2]}"
     return delivery(parent.stream, name, Wake(reason=name), at=now)
 
 
 class Subagents:
-    """Starts the children of one call."""
+    """The starter of one call's children."""
 
-    def __init__(self, shared: Shared, stream: StreamId, line: Line, turn: TurnId, call: str, ledger: Ledger) -> None:
+    def __init__(
+        self, shared: Shared, stream: StreamId, line: Lineage, turn: TurnId, call: str, ledger: EffectLog
+    ) -> None:
         self._shared = shared
         self._stream = stream
         self._line = line
@@ -70,25 +74,25 @@ class Subagents:
         self._tenant = stream_names(stream)[0]
 
     def scope(self, name: str) -> TurnScope:
-        """Where the child of that name answers: the same for the same call."""
+        """Return the session and turn of the child with this name. The same call always gets the same ones."""
         seed = hashlib.sha256(self._handle(name).encode()).hexdigest()
         return TurnScope(self._tenant, SessionId(f"sub-{seed[:24]}"), TurnId(str(UUID(seed[32:]))))
 
     def of_call(self, call: str) -> Subagents:
-        """Who starts children for the body of another call, inside this one."""
+        """Return a starter for the body of another call inside this one."""
         return Subagents(self._shared, self._stream, self._line, self._turn, call, self._ledger)
 
     def _handle(self, name: str) -> str:
         return handle_of(self._stream, self._call, name)
 
     async def spawn(self, name: str, order: Order) -> None:
-        """Claim a place, then register the child and open its session in one append."""
+        """Claim a place in the spawn limits, then register the child and open its session in one append."""
         shared = self._shared
         if order.agent not in shared.agents:
             known = ", ".join(sorted(shared.agents))
-            raise ToolError(f"There is no agent {order.agent!r}; there are: {known}", code=Code.AGENT_UNKNOWN.value)
+            raise ToolError(f"Unknown agent {order.agent!r}; the agents are: {known}", code=Code.AGENT_UNKNOWN.value)
         handle, task = self._handle(name), brief(digest((order.agent, order.prompt, order.output, order.background)))
-        await self._ledger.durable()  # a child that an earlier attempt has registered is found in the store
+        await self._ledger.durable()  # a child registered by an earlier attempt is then visible in the store
         spawns = LogSpawnStore(shared.store, self._tenant, shared.spawn_limits, shared.clock.wall_ms)
         try:
             opening = self._opening(handle, order)
@@ -99,14 +103,14 @@ class Subagents:
             raise
         if isinstance(claim, SpawnClaimed | SpawnPendingChild):
             child = ChildRegistered(handle=handle, token=claim.claim_token, child=order.session, asked=order.turn)
-            self._ledger.submit(child, sends=(opening,))
+            self._ledger.submit(child, outbox=(opening,))
             await self._ledger.durable()
             if not await has_turn(shared.store, opening.stream, order.turn):
-                message = f"The name of the sub-agent's session, {order.session}, belongs to another one"
+                message = f"The session name {order.session} of the sub-agent belongs to another session"
                 raise ToolError(message, code=Code.SESSION_AGENT_CONFLICT.value)
 
     def _opening(self, handle: str, order: Order) -> Delivery:
-        """The child's first input, which opens its session."""
+        """Return the child's first input, which opens its session."""
         line = self._line
         parent = Parent(
             stream=self._stream,
@@ -130,20 +134,20 @@ class Subagents:
         return msgspec.structs.replace(new, opening=Opening(kind_of(opened), write(opened)))
 
     def cancel(self, child: TurnScope, reason: str) -> None:
-        """Nobody waits for a child any more."""
-        self._ledger.submit(sends=(_let_go(child.stream, child.turn, reason, at=self._shared.clock.wall_ms()),))
+        """Cancel a child's turn with the next append, because its parent no longer waits for it."""
+        self._ledger.submit(outbox=(_let_go(child.stream, child.turn, reason, at=self._shared.clock.wall_ms()),))
 
 
 _BAD_PROMPT = (Code.INVALID_ARGUMENT, Code.INVALID_TEXT, Code.INPUT_TOO_LARGE)
 
 
-# --- what the end of a turn sends
+# --- deliveries of a turn's end
 
 
-def farewells(
+def end_notifications(
     stream: StreamId, parent: Parent | None, ended: TurnEnded, records: Iterable[Record], at: int
 ) -> Iterator[Delivery]:
-    """What others are sent when a turn ends: children that it waited for may stop, and its parent is told."""
+    """Yield the deliveries of a turn's end: cancel requests for foreground children, and the result for the parent."""
     facts = tuple(records)
     yield from let_go(stream, facts, at)
     if parent is None:
@@ -157,17 +161,17 @@ def farewells(
 
 
 def let_go(stream: StreamId, records: Iterable[Record], at: int) -> Iterator[Delivery]:
-    """Children in the foreground may stop: whoever waited for them is over."""
+    """Yield a cancel request for each foreground child that the turn waited for."""
     tenant = stream_names(stream)[0]
     for order in _waited_for(tuple(records)):
-        yield _let_go(session_stream(tenant, order.session), order.turn, "whoever waited for it is over", at=at)
+        yield _let_go(session_stream(tenant, order.session), order.turn, "the turn that waited for it has ended", at=at)
 
 
 def _waited_for(records: tuple[Record, ...]) -> Iterator[Order]:
-    """Children in the foreground whose end this turn has not come to know."""
+    """Yield the foreground children whose end this turn has not recorded."""
     asked = [record for record in records if isinstance(record, EffectStarted) and is_part(record.id, "ask")]
     if not asked:
-        return  # as mostly
+        return  # the common case
     settled = {record.id for record in records if isinstance(record, EffectSettled) and not _given_up(record)}
     for record in asked:
         match record:
@@ -175,7 +179,7 @@ def _waited_for(records: tuple[Record, ...]) -> Iterator[Order]:
                 try:
                     order = msgspec.convert(given, type=Order)
                 except msgspec.ValidationError:
-                    continue  # it was refused, or its words were redacted: nothing here may keep a turn from ending
+                    continue  # a refused or redacted order must not keep the turn from ending
                 if not order.background and part_beside(id, "answer") not in settled:
                     yield order
             case _:
@@ -183,7 +187,7 @@ def _waited_for(records: tuple[Record, ...]) -> Iterator[Order]:
 
 
 def _given_up(settled: EffectSettled) -> bool:
-    """Whether a wait ended because its turn does: nothing was learned of what it was for."""
+    """Return True if a wait ended as cancelled. The turn ended first, and the child's end is unknown."""
     return isinstance(settled.outcome, AwaitEventOutcome) and isinstance(settled.outcome.resolution, Cancelled)
 
 
@@ -192,8 +196,7 @@ def _let_go(child: StreamId, turn: TurnId, reason: str, *, at: int) -> Delivery:
 
 
 def _news(parent: Parent, session: SessionId, ended: TurnEnded, records: tuple[Record, ...], at: int) -> Delivery:
-    """A background child is done: its parent is told as if somebody had said so, in the turn that runs or in one of its
-    own."""
+    """Return the notice of a background child's end: a steering input, which joins the parent's turn or opens one."""
     answer = last_answer(records)
     text = (answer.text if answer else "") if ended.status == "finished" else ended.message
     cut = f"\n[cut; all of it is in session {session}]" if len(text) > MAX_TOLD_CHARS else ""

@@ -1,4 +1,4 @@
-"""The conversation of a session as its model is shown it, kept turn by turn so that a turn costs what is new."""
+"""The conversation as a model is shown it, kept turn by turn so that only new content costs work."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 from perdure.ids import Seq
 from perdure.session.view import Conversation, TurnView, turn_view
-from perdure.tools.ceiling import can_be_continued
-from perdure.vocab.messages import File, Image, Message, ToolResult
+from perdure.tools.result_truncation import can_be_continued
+from perdure.vocab.messages import File, ImagePart, Message, ToolResultPart
 from perdure.vocab.records import EffectSettled, EffectStarted, Record, Row, TurnEnded, TurnOpened
 
 _EFFECTS = (EffectStarted, EffectSettled)
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """What a model is shown: whether some of it refers to bytes, and whether a result in it is only the head of one."""
+class VisibleMessages:
+    """The messages for a model. `refers`: some refer to stored bytes. `cut`: some contain only the head of a result."""
 
     messages: tuple[Message, ...]
     refers: bool
@@ -25,7 +25,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class ClosedTurn:
-    """A turn that is over."""
+    """A turn that has ended."""
 
     index: int
     first_seq: Seq
@@ -36,7 +36,7 @@ class ClosedTurn:
 
 
 class Transcript:
-    """The turns a model may be shown, and the records of the turn that is open."""
+    """The turns that a model may be shown, and the records of the open turn."""
 
     def __init__(self) -> None:
         self._keep([])
@@ -45,11 +45,11 @@ class Transcript:
         self._open_index = 0
 
     def add(self, seq: Seq, record: Record) -> None:
-        """Take the next record of the session, in order."""
+        """Add the next record of the session, in order."""
         if self._open_seq is None:
             self._open_seq = seq
         self.open.append(record)
-        if isinstance(record, _EFFECTS):  # most records are
+        if isinstance(record, _EFFECTS):  # the common case
             return
         if isinstance(record, TurnOpened):
             self._open_index = record.index
@@ -69,11 +69,11 @@ class Transcript:
         self._open_seq = None
 
     def window(self, budget_bytes: int) -> tuple[int | None, Seq | None]:
-        """Forget the oldest turns beyond the budget; the first one left and where it begins."""
+        """Drop the oldest turns beyond the budget. Return the index and the first seq of the oldest turn left."""
         total = 0
         keep = len(self._closed) if self._size_bytes > budget_bytes else 0
         if keep and self._closed[-1].view.carried:
-            keep -= 1  # whatever its size: the next turn must tell what it carries
+            keep -= 1  # kept whatever its size: the next turn must show what it carries
         while keep and total + self._closed[keep - 1].size_bytes <= budget_bytes:
             keep -= 1
             total += self._closed[keep].size_bytes
@@ -81,7 +81,7 @@ class Transcript:
         return (self._closed[0].index, self._closed[0].first_seq) if self._closed else (None, None)
 
     def begin_at(self, turn: int) -> None:
-        """Show nothing older than this turn: what a turn was shown when it began, it is shown until it ends."""
+        """Drop all turns before this one. A turn keeps the window that it began with."""
         self._forget(sum(closed.index < turn for closed in self._closed))
 
     def _forget(self, count: int) -> None:
@@ -89,7 +89,7 @@ class Transcript:
             self._keep(self._closed[count:])
 
     def _keep(self, closed: list[ClosedTurn]) -> None:
-        """These are the turns that are shown; what is said of all of them is kept up as turns end."""
+        """Set the closed turns that are shown, and their totals."""
         self._closed = closed
         self._conversation = Conversation(turn.view for turn in closed)
         self._size_bytes = sum(turn.size_bytes for turn in closed)
@@ -98,28 +98,28 @@ class Transcript:
 
     @property
     def first_seq(self) -> Seq | None:
-        """Where the oldest turn that is shown begins."""
+        """The first seq of the oldest shown turn, or None."""
         return self._closed[0].first_seq if self._closed else None
 
     def read_again(self, rows: Iterable[Row]) -> None:
-        """What closed turns say has changed in the log: these are their records, from `first_seq` on."""
+        """Rebuild the closed turns, whose records have changed in the log. `rows` begin at `first_seq`."""
         fresh = Transcript()
         for row in rows:
             fresh.add(row.seq, row.record)
         self._keep(fresh._closed)
 
     def messages(self, records: Iterable[Record]) -> tuple[Message, ...]:
-        """Everything shown, ending with the turn that these records tell of."""
+        """Return all messages for the model. `records` are those of the last turn."""
         return self.shown(records).messages
 
-    def shown(self, records: Iterable[Record]) -> Shown:
-        """The same, and what has to be looked after in it: a turn costs what is new, so only that is looked at."""
+    def shown(self, records: Iterable[Record]) -> VisibleMessages:
+        """Return the messages with the flags that need care. Only the new turn is scanned."""
         view = turn_view(records)
         messages = self._conversation.with_turn(view)
-        return Shown(messages, self._refers or _refers(view), self._cut or _is_cut(view))
+        return VisibleMessages(messages, self._refers or _refers(view), self._cut or _is_cut(view))
 
 
-_BYTES = (Image, File)
+_BYTES = (ImagePart, File)
 
 
 def _refers(view: TurnView) -> bool:
@@ -127,5 +127,5 @@ def _refers(view: TurnView) -> bool:
 
 
 def _is_cut(view: TurnView) -> bool:
-    results = (part for message in view.messages for part in message.parts if isinstance(part, ToolResult))
+    results = (part for message in view.messages for part in message.parts if isinstance(part, ToolResultPart))
     return any(can_be_continued(part.output) for part in results)

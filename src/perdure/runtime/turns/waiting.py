@@ -1,4 +1,4 @@
-"""What waits in the inbox of a session: which input opens the next turn, and which ones the running turn takes in."""
+"""The inbox of a session: which input opens the next turn, and which inputs join the running one."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from perdure.turn.state import Turn
 from perdure.vocab.records import CancelRequested, InputAdmitted, Record
 
 MAX_JOINING = 64
-"""How many inputs a turn takes in at once; the rest waits for the next time."""
+"""Most inputs that join a turn at once. The rest stay in the inbox."""
 
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """An input that a running turn takes in: its row, the turn it had asked for, and what the log says of it."""
+    """An input that joins a running turn: its inbox row, the turn id it was sent with, and its admission record."""
 
     row: int
     asked_for: TurnId
     said: InputAdmitted
 
 
-class Waiting:
-    """The inbox as it was last read, without what was taken since: rows whose removal may not be durable yet."""
+class InboxView:
+    """The inbox as last read, without rows taken since: their removal may not be durable yet."""
 
     def __init__(self) -> None:
         self._rows: tuple[InboxRow, ...] = ()
@@ -36,22 +36,25 @@ class Waiting:
         self._cancelled: set[TurnId] = set()
 
     def see(self, rows: Iterable[InboxRow]) -> None:
-        """The inbox, read again."""
+        """Replace the rows with a new reading of the inbox."""
         self._rows = tuple(row for row in rows if row.id not in self._taken)
 
     def take(self, row: InboxRow) -> bool:
-        """Count a row as taken; False if it was before."""
+        """Mark a row as taken. Return False if it was taken before."""
         if row.id in self._taken:
             return False
         self._taken.add(row.id)
         return True
 
     def settled(self) -> None:
-        """Everything that was taken is gone from the store as well."""
+        """Forget the taken rows, because their removal is durable."""
         self._taken.clear()
 
     def joined(self, record: Record) -> TurnId | None:
-        """The turn that an input had asked for which has durably joined another: it will never be."""
+        """Return the turn id of an input that durably joined another turn, or None.
+
+        No turn with that id will be opened.
+        """
         return self._asked_for.pop(record.input, None) if isinstance(record, InputAdmitted) and record.joins else None
 
     def _inputs(self, mode: str) -> Iterator[tuple[InboxRow, Input]]:
@@ -61,33 +64,36 @@ class Waiting:
                 yield row, item
 
     def line(self) -> Iterator[tuple[InboxRow, Input]]:
-        """In the order in which they would open turns: interruptions, then the oldest input. Steering goes into
-        whatever opens."""
+        """Return the waiting inputs in the order in which they open turns: interrupting, queued, then steering ones.
+
+        Within a mode, the oldest comes first. Steering inputs join whatever turn opens.
+        """
         return (one for mode in ("interrupt", "queue", "steer") for one in self._inputs(mode))
 
     def first(self) -> tuple[InboxRow, Input] | None:
-        """What opens the next turn."""
+        """Return the input that opens the next turn, or None."""
         return next(self.line(), None)
 
     def interruption(self, turn: Turn) -> CancelRequested | None:
-        """The request that ends a turn in favour of an input that interrupts it."""
+        """Return the cancel request of the first waiting input that interrupts this turn, or None."""
         for _, item in self._inputs("interrupt"):
             return interrupting(item, turn.id)
         return None
 
     def asks_for(self, turn: TurnId) -> bool:
-        """Whether an input waits that has asked for this turn."""
+        """Return True if a waiting input was sent with this turn id."""
         return any(isinstance(row.item, Input) and row.item.turn == turn for row in self._rows)
 
     def cancel(self, turn: TurnId) -> None:
-        """Somebody asked for a turn to end; perhaps one that an input has asked for which waits."""
+        """Remember a cancel request for a turn. A waiting input may have been sent with that turn id."""
         self._cancelled.add(turn)
 
     def joining(self, turn: Turn, opener: InputAdmitted | None, *, together: bool) -> list[Joining]:
-        """What the turn takes in before its model is asked: steering; and, at its beginning, what is drained together
-        with the input that opened it, up to the first one that asks for something else: none overtakes another. They
-        count as taken. What was cancelled while it waited is left alone: it gets the turn it had asked for, which ends
-        at once.
+        """Take the inputs that join the turn before its model call.
+
+        Steering inputs join every time. With `together`, queued inputs join before the first call, up to the first one
+        with other settings than the opener, so that none overtakes another. Cancelled inputs do not join: each opens
+        its own turn, which ends at once.
         """
         found = list(self._inputs("steer"))
         if together and turn.iteration == 1 and opener is not None:
@@ -101,18 +107,18 @@ class Waiting:
 
 
 def opener_of(turn: Turn, records: Iterable[Record]) -> InputAdmitted | None:
-    """The input that opened a turn, among its records."""
+    """Return the input that opened the turn, from the turn's records, or None."""
     inputs = (one for one in records if isinstance(one, InputAdmitted))
     return next((one for one in inputs if one.turn == turn.id and not one.joins), None)
 
 
 def _asks_for(said: Input | InputAdmitted) -> tuple[object, ...]:
-    """What holds for a whole turn: inputs that differ in it cannot share one."""
+    """Return the settings that apply to a whole turn. Inputs that differ in them cannot share one."""
     return said.model, said.plugin_input, said.output
 
 
 def interrupting(item: Input, turn: TurnId) -> CancelRequested:
-    """An input's request to end the running turn."""
+    """Return the request of an interrupting input to cancel the running turn."""
     return CancelRequested(
         turn=turn,
         request=item.input,

@@ -1,1 +1,1 @@
-"""The worker: finds streams with work, owns them one by one, waits with them or parks them, gives them back."""
+"""The worker: finds streams with work, owns and drives them, parks waiting ones, and releases them."""

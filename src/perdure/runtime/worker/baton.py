@@ -1,4 +1,4 @@
-"""A future whose waiting task goes on at once."""
+"""A future that resumes its waiting task inline."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ T = TypeVar("T")
 
 
 class Baton(asyncio.Future[T]):
-    """What one task waits for. Whoever passes it on runs that task until it waits again, which is a turn of the event
-    loop less than to wake it. Not from within another task: then it is woken as usual."""
+    """A future that can resume its waiting task inline, which saves one tick of the event loop.
+
+    The task runs until it waits again. From within another task, the waiting task is woken as usual.
+    """
 
     _waits: tuple[Callable[[asyncio.Future[T]], object], Context] | None = None
 
     def add_done_callback(self, fn: Callable[[asyncio.Future[T]], object], *, context: Context | None = None) -> None:
-        """As any future; and remember who comes first. A task brings its context."""
+        """Add a callback, like any future, and remember the first one of a task. A task brings its context."""
         super().add_done_callback(fn, context=context)
         if self._waits is None and context is not None:
             self._waits = fn, context
 
     def pass_on(self, result: T) -> None:
-        """Let whoever waits go on."""
+        """Set the result, and resume the waiting task inline."""
         if self._waits is None or asyncio.current_task() is not None:
             self.set_result(result)
             return

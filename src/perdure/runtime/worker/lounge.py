@@ -1,4 +1,4 @@
-"""Where turns that only wait sit in memory."""
+"""Bounded cache of waiting turns."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from perdure.ids import StreamId
 
 
 class Lounge:
-    """The turns that wait in memory: a few, for a while. Whoever comes when it is full makes the oldest leave."""
+    """Bounded cache of waiting turns; evicts the oldest when full."""
 
-    def __init__(self, seats: int, patience_s: float) -> None:
-        self.patience_s = patience_s
-        self._seats = seats
+    def __init__(self, slots: int, idle_timeout_s: float) -> None:
+        self.idle_timeout_s = idle_timeout_s
+        self._slots = slots
         self._sitting: dict[StreamId, Callable[[], None]] = {}
 
-    def sit(self, stream: StreamId, hurry: Callable[[], None]) -> None:
-        """Take a seat; `hurry` is called when it is needed for somebody else."""
-        self._sitting[stream] = hurry
-        while len(self._sitting) > self._seats:
-            self.make_room()
+    def sit(self, stream: StreamId, evict: Callable[[], None]) -> None:
+        """Add a turn; `evict` is called to remove it."""
+        self._sitting[stream] = evict
+        while len(self._sitting) > self._slots:
+            self.evict_one()
 
-    def make_room(self, among: Collection[StreamId] | None = None) -> None:
-        """Make whoever has sat for longest leave, of these or of all: somebody could go on and has no seat."""
+    def evict_one(self, among: Collection[StreamId] | None = None) -> None:
+        """Evict the turn that has waited longest, among these or all, because other work needs its slot."""
         longest = next((stream for stream in self._sitting if among is None or stream in among), None)
         if longest is not None:
             self._sitting.pop(longest)()
 
     def close(self) -> None:
-        """Nobody waits in memory any more."""
-        self.patience_s = 0.0
-        for hurry in tuple(self._sitting.values()):
-            hurry()
+        """Evict all turns. From now on none waits in memory."""
+        self.idle_timeout_s = 0.0
+        for evict in tuple(self._sitting.values()):
+            evict()
 
     def leave(self, stream: StreamId) -> None:
-        """Give the seat up."""
+        """Remove a turn."""
         self._sitting.pop(stream, None)

@@ -1,4 +1,4 @@
-"""An input that is handed to a session in memory instead of being put into its inbox."""
+"""Direct inputs: handed to a session in memory instead of its inbox."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ from perdure.inbox.items import Input
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """An input handed to a session in memory, and what became of it: durable, not taken, or the store's refusal."""
+    """A direct input and its result: durable, declined, or refused by the store."""
 
     item: Input
     future: asyncio.Future[bool]
 
     def answer(self, accepted: bool | Error) -> None:
-        """Tell the sender. Whoever lost the stream has written nothing; of other refusals only the log knows more."""
+        """Report the result to the sender.
+
+        After a lost lease the input counts as declined, because nothing was written. After other refusals only the log
+        knows.
+        """
         if self.future.done():
             return
         if isinstance(accepted, Error) and accepted.code is not Code.LEASE_LOST:

@@ -1,9 +1,9 @@
-"""A stream we own: facts go in one by one and reach the store in order, as few appends as possible.
+"""An owned stream: facts are submitted one by one and reach the store in order, in as few appends as possible.
 
-Laws: what is durable is always a prefix of what was submitted. Facts of one tick of the event loop are one append.
-The first refused append ends the ownership: nothing is submitted after it, and its owner is told once. Except for one
-on trial, which needs somebody's leave: nothing is handed over behind it before it is judged, and if it has no leave,
-its facts are withdrawn and everything else goes on.
+Laws: what is durable is always a prefix of what was submitted. Facts of one tick of the event loop are one append. The
+first refused append ends the ownership: nothing is submitted after it, and the observer is notified once. The exception
+is a provisional append, which needs an approval. No append follows it before the store has checked it. Without a valid
+approval its facts are withdrawn, and everything else continues.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from perdure.clock import Clock
 from perdure.commit.plan import (
     MAX_COMMIT_BYTES,
     MAX_COMMIT_ROWS,
-    Ask,
     Blob,
     ClearTimer,
     Entry,
+    PersonRequest,
     Plan,
     Prune,
     Receipt,
@@ -43,33 +43,33 @@ _EDGES = frozenset({TurnOpened, TurnEnded})
 
 SOFT_BYTES = MAX_COMMIT_BYTES // 2
 SOFT_ROWS = MAX_COMMIT_ROWS // 2
-"""Facts beyond these go into an append of their own, well before the store would refuse."""
+"""Facts beyond these limits go into a separate append, well before the store would refuse."""
 
 PARK = "park"
-"""The timer of a parked stream: the earliest moment at which one of its waits ends by itself."""
+"""The timer of a parked stream: the earliest time at which one of its waits ends by itself."""
 
 
 Stir: TypeAlias = Callable[[Collection[StreamId]], None]
-"""Who is told that something was put into the inboxes of these streams."""
+"""Callback for streams that have received deliveries."""
 
 
-class Listener(Protocol):
-    """Who is told what becomes of the appends."""
+class AppendObserver(Protocol):
+    """Callbacks for committed, refused and withdrawn appends."""
 
     def durable(self, records: tuple[Record, ...], plan: Plan, receipt: Receipt) -> None:
-        """These facts are durable."""
+        """Handle facts that became durable."""
         ...
 
     def admitted(self, rows: tuple[Row, ...]) -> None:
-        """Others wrote these before them."""
+        """Handle rows that others wrote before those facts."""
         ...
 
     def refused(self, error: Error) -> None:
-        """The ownership is over."""
+        """Handle the end of the ownership."""
         ...
 
     def withdrawn(self, records: tuple[Record, ...], error: Error) -> None:
-        """These facts needed somebody's leave and have none: they never were. All that others wrote is known."""
+        """Handle facts that were not written for lack of an approval. The rows of others are known by then."""
         ...
 
 
@@ -85,33 +85,33 @@ def _nobody_to_tell(_: TurnEnded) -> tuple[Delivery, ...]:
 
 
 @dataclass(slots=True)
-class _Besides:
-    """What an append does besides writing down facts. Most do nothing, so this is made by the first that does."""
+class _AppendExtras:
+    """The parts of an append that are not facts. Most appends have none, so the first part creates this."""
 
     consume: tuple[int, ...] = ()
     timers: tuple[SetTimer | ClearTimer, ...] = ()
-    sends: tuple[Delivery, ...] = ()
+    outbox: tuple[Delivery, ...] = ()
     blobs: tuple[Blob, ...] = ()
     drops: tuple[BlobHash, ...] = ()
     snapshot: Snapshot | None = None
-    asks: tuple[Ask, ...] = ()
+    person_requests: tuple[PersonRequest, ...] = ()
     uses: tuple[PromiseId, ...] = ()
     unless: tuple[str, ...] = ()
     prunes: Prune | None = None
-    on_trial: bool = False
+    provisional: bool = False
     recovers: bool = False
 
     def added_to(self, plan: Plan) -> Plan:
-        """A plan of facts, with all of this."""
+        """Return a plan of facts with all of these parts."""
         return replace(
             plan,
             consume=self.consume,
             timers=self.timers,
-            sends=self.sends,
+            outbox=self.outbox,
             blobs=self.blobs,
             drops=self.drops,
             snapshot=self.snapshot,
-            asks=self.asks,
+            person_requests=self.person_requests,
             uses=self.uses,
             unless=self.unless,
             prunes=self.prunes,
@@ -120,11 +120,11 @@ class _Besides:
 
 
 class OwnedStream:
-    """The writing end of one stream, for as long as the fence holds. It is the ledger of a journaled controller.
+    """The writing end of one stream, while its fence is the current one. It is the ledger of a journaled controller.
 
-    `active` tells the store, with every append, whether the stream has a turn that somebody must finish. `stir` is
-    told which streams an append of ours has sent something to. `on_end` says what the end of a turn sends to others:
-    it is asked here, so that no way to end one can forget it.
+    `active` tells the store with every append whether the stream has an unfinished turn. `notify_streams` gets the
+    streams to which an append has delivered something. `on_end` returns the deliveries for the end of a turn. The call
+    is made here, so that every way to end a turn includes it.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class OwnedStream:
         fence: Fence,
         known_seq: Seq,
         clock: Clock,
-        stir: Stir,
+        notify_streams: Stir,
     ) -> None:
         self.store = store
         self.stream = stream
@@ -143,9 +143,9 @@ class OwnedStream:
         self.fence = fence
         self.known_seq = known_seq
         self.error: Error | None = None
-        self.listener: Listener = _Nobody()
+        self.listener: AppendObserver = _Nobody()
         self._clock = clock
-        self._stir = stir
+        self._stir = notify_streams
         self.on_end: Callable[[TurnEnded], tuple[Delivery, ...]] = _nobody_to_tell
         self.active = False
         self._n = 0
@@ -163,21 +163,23 @@ class OwnedStream:
         self._records: list[Record] = []
         self._entries: list[Entry] = []
         self._bytes = 0
-        self._besides: _Besides | None = None
+        self._extras: _AppendExtras | None = None
         self._dirty = False
 
     # --- submitting
 
-    def submit(self, *records: Record, consume: tuple[int, ...] = (), sends: tuple[Delivery, ...] = ()) -> None:
-        """Put facts into the stream, in order. `consume` takes their inbox rows away in the same append, and `sends`
-        are put into the inboxes of other streams by it; the verdicts are in its receipt.
+    def submit(self, *records: Record, consume: tuple[int, ...] = (), outbox: tuple[Delivery, ...] = ()) -> None:
+        """Submit facts, in order.
+
+        The same append removes the inbox rows in `consume`, and puts `outbox` into the inboxes of other streams. The
+        receipt has the verdicts on `outbox`.
         """
-        self.submit_all(records, consume, sends)
+        self.submit_all(records, consume, outbox)
 
     def submit_all(
-        self, records: tuple[Record, ...], consume: tuple[int, ...] = (), sends: tuple[Delivery, ...] = ()
+        self, records: tuple[Record, ...], consume: tuple[int, ...] = (), outbox: tuple[Delivery, ...] = ()
     ) -> None:
-        """The same, for whoever has them together."""
+        """Submit facts that are already a tuple, like `submit`."""
         now, size, active = self._clock.wall_ms(), 0, self.active
         entries: list[Entry] = []
         for record in records:
@@ -187,24 +189,24 @@ class OwnedStream:
             if type(record) in _EDGES:
                 active = isinstance(record, TurnOpened)
                 if isinstance(record, TurnEnded):
-                    sends = (*sends, *self.on_end(record))
-        for new in sends:
+                    outbox = (*outbox, *self.on_end(record))
+        for new in outbox:
             size += len(new.data)
-        if (self._entries or self._besides) and not self._has_room(size, len(entries) + len(sends)):
+        if (self._entries or self._extras) and not self._has_room(size, len(entries) + len(outbox)):
             self.flush()
         self.active = active
         self._records += records
         self._entries += entries
         self._bytes += size
-        if consume or sends:
+        if consume or outbox:
             also = self._also()
             also.consume += consume
-            also.sends += sends
+            also.outbox += outbox
         self._touch()
 
     def _has_room(self, size: int, rows: int) -> bool:
-        """Whether this much more may be written with what there is. Whatever comes first always may."""
-        there = len(self._entries) + (len(self._besides.sends) if self._besides else 0)
+        """Return True if this much more fits into the append. The first item always fits."""
+        there = len(self._entries) + (len(self._extras.outbox) if self._extras else 0)
         return not there or (self._bytes + size <= SOFT_BYTES and there + rows <= SOFT_ROWS)
 
     def timer(self, *timers: SetTimer | ClearTimer) -> None:
@@ -220,50 +222,52 @@ class OwnedStream:
         self._touch()
 
     def drop(self, *hashes: BlobHash) -> None:
-        """Give up references to bytes in the same append; what was to be stored by it is not."""
+        """Release references to bytes in the same append. Bytes that it was to store are not stored."""
         also = self._also()
         also.blobs = tuple([blob for blob in also.blobs if blob.hash not in hashes])
         also.drops += hashes
         self._touch()
 
-    def ask(self, *asks: Ask) -> None:
-        """Ask people, in the same append as the record that says what."""
-        self._also().asks += asks
+    def ask(self, *asks: PersonRequest) -> None:
+        """Request something from people, in the same append as the record of the request."""
+        self._also().person_requests += asks
         self._touch()
 
-    def need(self, uses: tuple[PromiseId, ...], unless: tuple[str, ...], *, on_trial: bool = False) -> None:
-        """What was submitted since the last append needs these answers, and that nobody has forbidden it. If it is
-        refused for that, and was on trial, it is withdrawn."""
+    def need(self, uses: tuple[PromiseId, ...], unless: tuple[str, ...], *, provisional: bool = False) -> None:
+        """Make everything since the last append depend on these approvals, and on log keys that must be free.
+
+        A provisional append that is refused for that reason is withdrawn.
+        """
         also = self._also()
         also.uses += uses
         also.unless += unless
-        also.on_trial = also.on_trial or on_trial
+        also.provisional = also.provisional or provisional
         self._touch()
 
     def part(self) -> None:
-        """If what was submitted needs somebody's leave, nothing that comes later shall be refused with it."""
-        if self._besides and (self._besides.uses or self._besides.unless):
+        """Start a new append if the current one needs an approval, so that later facts are not refused with it."""
+        if self._extras and (self._extras.uses or self._extras.unless):
             self.flush()
 
     def recover(self) -> None:
-        """What is submitted until the next append is what a worker that is gone has left: no progress."""
+        """Mark the current append as recovery of what a gone worker left, which is no progress."""
         self._also().recovers = True
 
     def snapshot(self, snapshot: Snapshot) -> None:
-        """Keep a fold in the same append."""
+        """Store a snapshot in the same append."""
         self._also().snapshot = snapshot
         self._touch()
 
     def prune(self, prune: Prune) -> None:
-        """Take something out of the log, in the same append as the record that says so."""
+        """Remove rows from the log, in the same append as the record of the removal."""
         self._also().prunes = prune
         self._touch()
 
-    def _also(self) -> _Besides:
-        """What the next append does besides."""
-        if self._besides is None:
-            self._besides = _Besides()
-        return self._besides
+    def _also(self) -> _AppendExtras:
+        """Return the parts of the next append that are not facts."""
+        if self._extras is None:
+            self._extras = _AppendExtras()
+        return self._extras
 
     def _touch(self) -> None:
         self._dirty = True
@@ -276,10 +280,12 @@ class OwnedStream:
         self.flush()
 
     async def park(self, waits: tuple[PromiseId, ...], due_at: int | None) -> bool:
-        """Give the stream up until a wait ends or it is due. False if a wait had ended: then it is still ours.
+        """Release the stream until a wait ends or a time comes.
+
+        Return False if a wait had already ended: the stream stays owned.
 
         Raises:
-            Error: why the store refused it.
+            Error: why the store refused the append.
         """
         self.timer(ClearTimer(PARK), *((SetTimer(PARK, due_at),) if due_at is not None else ()))
         self._parked = False
@@ -290,7 +296,7 @@ class OwnedStream:
         return self._parked
 
     def unpark(self, *, at_once: bool) -> None:
-        """The turn goes on: forget when it should have been woken, at once or with whatever is written next."""
+        """Clear the timer of the parked turn, at once or with the next append."""
         self._also().timers += (ClearTimer(PARK),)
         if at_once:
             self._touch()
@@ -298,11 +304,11 @@ class OwnedStream:
     def flush(
         self, *, lease: Literal["keep", "release"] = "keep", waits: tuple[PromiseId, ...] = (), parked: bool = False
     ) -> None:
-        """Hand what was submitted to the store, as one append; `release` gives the stream up with it."""
+        """Send what was submitted to the store, as one append. With `release`, the append also releases the stream."""
         if self.error or not (self._dirty or lease == "release"):
             return
         self._n += 1
-        records, besides = tuple(self._records), self._besides
+        records, extras = tuple(self._records), self._extras
         plan = Plan(
             stream=self.stream,
             worker=self.worker,
@@ -316,17 +322,17 @@ class OwnedStream:
             active=self.active and not parked,
             parked=parked,
         )
-        on_trial = False
-        if besides is not None:
-            plan, on_trial = besides.added_to(plan), besides.on_trial
+        provisional = False
+        if extras is not None:
+            plan, provisional = extras.added_to(plan), extras.provisional
         self._reset()
         if self._held is None:
-            self._send(plan, records, on_trial=on_trial)
+            self._send(plan, records, provisional=provisional)
         else:
-            self._drafts.append((plan, records, on_trial))
+            self._drafts.append((plan, records, provisional))
 
-    def _send(self, plan: Plan, records: tuple[Record, ...], *, on_trial: bool) -> None:
-        if on_trial:
+    def _send(self, plan: Plan, records: tuple[Record, ...], *, provisional: bool) -> None:
+        if provisional:
             self._held = plan
         self._in_flight.append(records)
         self._ahead += len(records)
@@ -340,7 +346,7 @@ class OwnedStream:
             return
         future = asyncio.ensure_future(appended)
         if future.done() and len(self._in_flight) == 1:
-            self._settle(plan, future)  # committed on the spot: no need for another turn of the event loop
+            self._settle(plan, future)  # already committed: one tick of the event loop is saved
         else:
             future.add_done_callback(partial(self._settle, plan))
 
@@ -349,7 +355,7 @@ class OwnedStream:
             return
         problem = future.exception()
         if problem is not None:
-            if plan is self._held and not self.error and _has_no_leave(problem, plan):
+            if plan is self._held and not self.error and _lacks_approval(problem, plan):
                 self._judging = asyncio.ensure_future(self._withdraw(plan, problem))
             else:
                 self._refuse(problem)
@@ -364,31 +370,33 @@ class OwnedStream:
             self.listener.admitted(missed)
         self.known_seq = max(self.known_seq, receipt.last_seq)
         self.listener.durable(records, plan, receipt)
-        if plan.sends:
-            told = zip(plan.sends, receipt.sent, strict=True)
+        if plan.outbox:
+            told = zip(plan.outbox, receipt.sent, strict=True)
             self._stir({new.stream for new, sent in told if sent.verdict == "accepted"})
         if plan is self._held:
             self._go_on()
         self._let_on(plan.n, at_once=isinstance(future, Answer) and future.alone)
 
     def _let_on(self, n: int, *, at_once: bool) -> None:
-        """Whoever waits for the n-th append goes on. At once: with what they submit then as one append."""
+        """Resume the waiters of append `n`. With `at_once`, what they then submit becomes one append."""
         ticks, self._scheduled = self._scheduled, self._scheduled or at_once
         try:
             self._wake_up_to(n, at_once=at_once)
         finally:
-            self._wake_up_to(n)  # whoever went on has ended the event loop, if there is anybody left
+            self._wake_up_to(n)  # waiters are left only if a resumed task has raised out of the event loop
             if at_once and not ticks:
                 self._tick()
 
     def _wake_up_to(self, n: int, *, at_once: bool = False) -> None:
-        """Wake those who wait for the n-th append, or one before."""
+        """Resume the waiters of append `n` and of earlier ones."""
         while self._waiting and self._waiting[0][0] <= n:
             _wake(self._waiting.popleft()[1], at_once=at_once)
 
     async def _withdraw(self, plan: Plan, problem: Error) -> None:
-        """It was judged, and has no leave: nothing of it was written, nothing was handed over behind it. Whoever
-        forbade it has written so: that is learned first."""
+        """Withdraw an append whose approval is invalid. Nothing of it was written, and no append was sent after it.
+
+        The rows that others wrote are read first: they have the reason.
+        """
         try:
             rows = await self.store.read(self.stream, after=self.known_seq)
         except Error as failure:
@@ -409,13 +417,13 @@ class OwnedStream:
         self._wake_up_to(plan.n - 1)
 
     def _go_on(self) -> None:
-        """What was on trial is judged: hand over what had to wait for that."""
+        """Send the appends that waited for the check of the provisional one."""
         self._held = None
         while self._drafts and self._held is None and not self.error:
-            plan, records, on_trial = self._drafts.popleft()
+            plan, records, provisional = self._drafts.popleft()
             n = self._n - len(self._drafts)
             plan = replace(plan, n=n, known_seq=self.known_seq, ahead=self._ahead)
-            self._send(plan, records, on_trial=on_trial)
+            self._send(plan, records, provisional=provisional)
 
     def _refuse(self, problem: BaseException) -> None:
         if self.error is None:
@@ -430,7 +438,7 @@ class OwnedStream:
         """Wait until everything submitted so far is durable.
 
         Raises:
-            Error: why the store refused it.
+            Error: why the store refused an append.
         """
         if self._in_flight or self._dirty:
             self.store.counters.awaited += 1
@@ -443,37 +451,37 @@ class OwnedStream:
             raise self.error
 
     def confirm(self) -> asyncio.Future[Error | None]:
-        """A future that ends once everything submitted so far is durable (None), or refused (why).
+        """Return a future that ends with None once everything submitted so far is durable, or with the store's refusal.
 
-        What becomes of later appends says nothing about it.
+        The fate of later appends does not affect it.
         """
         waiter: asyncio.Future[Error | None] = asyncio.get_running_loop().create_future()
         self._waiting.append((self._n + 1 if self._dirty else self._n, waiter))
         return waiter
 
     def lease_live(self) -> bool:
-        """Whether our lease has certainly not lapsed. Never waits."""
+        """Return True if our lease has certainly not lapsed. Never waits."""
         return self.store.lease_live(self.worker)
 
     async def reassert(self) -> None:
-        """Renew a lapsed lease by an empty append: it proves that nobody took the stream meanwhile."""
+        """Renew a lapsed lease with an empty append. Success proves that no other worker claimed the stream."""
         await self.store.renew(self.worker)
         self._dirty = True
         await self.durable()
 
     @property
     def settled(self) -> bool:
-        """Whether everything submitted is durable."""
+        """True if everything submitted is durable."""
         return not (self._in_flight or self._drafts or self._dirty)
 
     def undurable(self) -> tuple[Record, ...]:
-        """The facts that the store has not confirmed."""
+        """Return the facts that the store has not confirmed."""
         waiting = (records for _, records, _ in self._drafts)
         return (*(record for records in (*self._in_flight, *waiting) for record in records), *self._records)
 
 
-def _has_no_leave(problem: BaseException, plan: Plan) -> TypeGuard[Error]:
-    """Whether a plan was refused because somebody's leave is not there, and not for anything else."""
+def _lacks_approval(problem: BaseException, plan: Plan) -> TypeGuard[Error]:
+    """Return True if a plan was refused because its approval is invalid, and for no other reason."""
     if not isinstance(problem, Error):
         return False
     forbidden = problem.code is Code.GATE_CLOSED and problem.details.get("key") in plan.unless
@@ -481,7 +489,7 @@ def _has_no_leave(problem: BaseException, plan: Plan) -> TypeGuard[Error]:
 
 
 def rows_of(plan: Plan, receipt: Receipt) -> tuple[Row, ...]:
-    """The rows an append became."""
+    """Return the rows that an append has written."""
     return tuple(
         Row(
             stream=plan.stream,

@@ -1,6 +1,7 @@
-"""Permits of one worker: asked for before an effect is recorded as begun, given back when it is over.
+"""Permits of one worker: acquired before the start of an effect is recorded, released when the effect is over.
 
-Whoever waits is a row in the store and an entry here: no thread, no task. All of a worker are asked for together.
+A waiting request is a row in the store and an entry here, without a thread or task. All requests of a worker go to the
+store together.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from dataclasses import dataclass
 from perdure.clock import Clock
 from perdure.errors import Error
 from perdure.ids import EffectId, StreamId, WorkerId
-from perdure.runtime.work import Limits, Work
-from perdure.store.permits import Ask
+from perdure.runtime.work import Limits, WorkerOptions, queue_caps
+from perdure.store.permits import PermitRequest
 from perdure.store.protocol import Store
 from perdure.turn.state import AskModel, Effect, RunCall
 
@@ -24,49 +25,50 @@ log = logging.getLogger("perdure.runtime")
 
 
 @dataclass(slots=True)
-class Wanted:
-    """What one effect needs, and who is told when it has it, or will not have it."""
+class PermitWaiter:
+    """The permit request of one effect. `on_news` is called when it is granted, or will not be."""
 
-    ask: Ask
+    ask: PermitRequest
     on_news: Callable[[], None]
     granted: bool = False
 
 
 class Permits:
-    """What this worker holds and waits for."""
+    """The permits that this worker holds and requests."""
 
-    def __init__(self, store: Store, clock: Clock, worker: WorkerId, work: Work) -> None:
+    def __init__(self, store: Store, clock: Clock, worker: WorkerId, work: WorkerOptions) -> None:
         self.work = work
         self._store = store
         self._clock = clock
         self._worker = worker
-        self._wanted: dict[str, Wanted] = {}
+        self._wanted: dict[str, PermitWaiter] = {}
         self._back: set[str] = set()
-        self._in_line: dict[str, str] = {}  # of a queue, the seat that this worker waits for
-        self._exchanging = asyncio.Lock()  # what is given back and asked for again must not overtake each other
+        self._in_line: dict[str, str] = {}  # by queue, the slot that this worker waits for
+        self._exchanging = asyncio.Lock()  # a release and a new request must not overtake each other
         self._numbers = itertools.count(1)
         self._dirty = False
         self.leaving = False
         self._task: asyncio.Task[None] | None = None
 
-    def want(self, stream: StreamId, effect: EffectId, limits: Limits, on_news: Callable[[], None]) -> Wanted:
-        """Ask for permits; `on_news` is called once they are there."""
-        ask = Ask(f"{stream}#{effect}#{self._worker}.{next(self._numbers)}", limits, waits=not self.leaving)
-        wanted = self._wanted[ask.holder] = Wanted(ask, on_news)
+    def want(self, stream: StreamId, effect: EffectId, limits: Limits, on_news: Callable[[], None]) -> PermitWaiter:
+        """Request permits; `on_news` is called once they are granted."""
+        ask = PermitRequest(f"{stream}#{effect}#{self._worker}.{next(self._numbers)}", limits, waits=not self.leaving)
+        wanted = self._wanted[ask.holder] = PermitWaiter(ask, on_news)
         self._go()
         return wanted
 
-    def give_back(self, wanted: Wanted) -> None:
-        """It is over, or not wanted any more."""
+    def give_back(self, wanted: PermitWaiter) -> None:
+        """Release permits, or withdraw their request."""
         if self._wanted.pop(wanted.ask.holder, None) is not None:
             self._back.add(wanted.ask.holder)
             self._go()
 
     @asynccontextmanager
     async def held(self, stream: StreamId, effect: EffectId, what: str) -> AsyncGenerator[None]:
-        """Do something within the limits of `what`, for a call that waits for it in memory.
+        """Hold the permits of `what` during the block, waiting for them in memory.
 
-        Whoever waits here may hold a permit of its own only if nobody who holds one of `what` waits for anything.
+        The caller may hold other permits only if no holder of `what` waits for anything. Otherwise limits could
+        deadlock.
         """
         limits = self.work.limits_of(what)
         if not limits:
@@ -75,7 +77,7 @@ class Permits:
         news = asyncio.Event()
         wanted = self.want(stream, effect, limits, news.set)
         try:
-            while not wanted.granted:  # a worker that leaves cancels its calls in the end
+            while not wanted.granted:  # a draining worker cancels its calls in the end
                 news.clear()
                 await news.wait()
             yield
@@ -83,17 +85,23 @@ class Permits:
             self.give_back(wanted)
 
     def leave_line(self) -> None:
-        """This worker drains: what has no permit by now, or does not get it at once, is begun by others."""
+        """Withdraw all requests that are not granted at once, because this worker drains.
+
+        Other workers begin that work.
+        """
         self.leaving = True
         self.wait_only_for(())
         for wanted in [wanted for wanted in self._wanted.values() if not wanted.granted]:
             self.give_back(wanted)
             wanted.on_news()
 
-    async def seats(self, queue: str, streams: Sequence[StreamId]) -> set[StreamId]:
-        """Those of some sessions of a queue, in their order, that may be driven now. If the first may not it waits,
-        and whoever drives another one of the queue lets it go first."""
-        first = _seat(streams[0])
+    async def slots(self, queue: str, streams: Sequence[StreamId]) -> set[StreamId]:
+        """Return those sessions of a queue that may be driven now, in their order.
+
+        If the first one gets no slot, its request waits in the store. A worker that drives another session of the queue
+        then gives way to it.
+        """
+        first = _slot(streams[0])
         lined = self._in_line.pop(queue, first)
         if lined != first:
             self._back.add(lined)
@@ -102,34 +110,40 @@ class Permits:
             self._in_line[queue] = first
         return granted
 
-    async def seat(self, queue: str, stream: StreamId) -> bool:
-        """Whether a session that had a seat has one again. If not it is in line, until it leaves."""
+    async def slot(self, queue: str, stream: StreamId) -> bool:
+        """Return True if a session that had a slot has one again.
+
+        Otherwise its request waits, until the session leaves.
+        """
         return bool(await self._sit(queue, (stream,)))
 
     async def _sit(self, queue: str, streams: Sequence[StreamId]) -> set[StreamId]:
-        limits = ((f"queue:{queue}", self.work.caps[queue]),)
-        asks = tuple(Ask(_seat(stream), limits, waits=stream is streams[0]) for stream in streams)
+        limits = ((f"queue:{queue}", queue_caps(self.work)[queue]),)
+        asks = tuple(PermitRequest(_slot(stream), limits, waits=stream is streams[0]) for stream in streams)
         try:
             granted = await self._swap(asks)
         except BaseException:
-            self.leave(*streams)  # it may have happened, and nobody would know
+            self.leave(*streams)  # slots may have been granted without a reply
             raise
-        return {stream for stream in streams if _seat(stream) in granted}
+        return {stream for stream in streams if _slot(stream) in granted}
 
     def wait_only_for(self, queues: Collection[str]) -> None:
-        """There is nobody any more for whom a seat of any other queue was wanted. Who leaves wants none at all."""
+        """Withdraw the slot requests of all other queues, in which no session waits any more.
+
+        A draining worker withdraws all.
+        """
         for queue in self._in_line.keys() - (set() if self.leaving else set(queues)):
             self._back.add(self._in_line.pop(queue))
             self._go()
 
     def leave(self, *streams: StreamId) -> None:
-        """These sessions are not driven any more."""
-        self._back.update(_seat(stream) for stream in streams)
+        """Release the slots of these sessions, which are no longer driven."""
+        self._back.update(_slot(stream) for stream in streams)
         if streams:
             self._go()
 
-    def look(self) -> None:
-        """Somebody may have given something back."""
+    def check(self) -> None:
+        """Retry pending permit requests."""
         if self._back or any(not wanted.granted for wanted in self._wanted.values()):
             self._go()
 
@@ -144,7 +158,7 @@ class Permits:
             asks = tuple(wanted.ask for wanted in self._wanted.values() if not wanted.granted)
             try:
                 granted = await self._swap(asks)
-            except Error as problem:  # the store is away: the next look tries again
+            except Error as problem:  # the store is unavailable: the next poll tries again
                 log.warning("%s", problem)
                 return
             for holder in (ask.holder for ask in asks):
@@ -158,8 +172,8 @@ class Permits:
                     self.give_back(wanted)
                     wanted.on_news()
 
-    async def _swap(self, asks: tuple[Ask, ...]) -> frozenset[str]:
-        """Give back what is over, and ask. What was given back is forgotten once the store has answered."""
+    async def _swap(self, asks: tuple[PermitRequest, ...]) -> frozenset[str]:
+        """Release and request permits in one exchange. Releases are forgotten once the store has replied."""
         async with self._exchanging:
             back = tuple(self._back)
             if not (asks or back):
@@ -169,34 +183,37 @@ class Permits:
             return granted
 
     async def close(self) -> None:
-        """Give back what was not given back yet."""
+        """Wait until everything has been released."""
         while self._task is not None and not self._task.done():
             await asyncio.wait({self._task})
 
 
 class TurnPermits:
-    """What the effects of one turn need before they may begin."""
+    """The permits that the effects of one turn need before they begin."""
 
     def __init__(self, permits: Permits, stream: StreamId, on_news: Callable[[], None]) -> None:
         self._permits = permits
         self._stream = stream
         self._on_news = on_news
-        self._asked: dict[EffectId, Wanted] = {}
+        self._asked: dict[EffectId, PermitWaiter] = {}
         self._lent: set[EffectId] = set()
 
     @property
     def in_line(self) -> bool:
-        """Whether something of the turn waits for a permit, or has one and has not begun."""
+        """True if an effect of the turn waits for a permit, or has one and has not begun."""
         return bool(self._asked)
 
     @property
     def worth_waiting(self) -> bool:
-        """Whether something is in line and may stay there: not if the turn holds permits meanwhile, which may be the
-        very ones, or those that somebody waits for who has ours; nor if the worker leaves."""
+        """True if a request waits and may stay in line.
+
+        False while the turn holds permits, because requests that wait for each other could deadlock. False also if the
+        worker is leaving.
+        """
         return self.in_line and not self._lent and not self._permits.leaving
 
     def may_begin(self, item: Effect, model: str) -> bool:
-        """Whether an effect may begin now; if not, there will be news when it may."""
+        """Return True if an effect may begin now. Otherwise the turn is notified when it may."""
         if not self._permits.work.limits or not isinstance(item, AskModel | RunCall):
             return True
         effect = item.ref.id
@@ -209,7 +226,7 @@ class TurnPermits:
         return self._asked[effect].granted
 
     def lend(self, effect: EffectId, task: asyncio.Task[None]) -> None:
-        """It begins: its permits are given back when its task is over, and really not before."""
+        """Note that an effect begins. Its permits are released when its task is really over, not before."""
         wanted = self._asked.pop(effect, None)
         if wanted is not None:
             self._lent.add(effect)
@@ -217,10 +234,10 @@ class TurnPermits:
             task.add_done_callback(lambda _: self._permits.give_back(wanted))
 
     def only(self, effects: Collection[EffectId | None]) -> None:
-        """Whatever else was asked for is not owed any more."""
+        """Withdraw the requests of all other effects, which are no longer owed."""
         for effect in [effect for effect in self._asked if effect not in effects]:
             self._permits.give_back(self._asked.pop(effect))
 
 
-def _seat(stream: StreamId) -> str:
-    return f"{stream}#seat"
+def _slot(stream: StreamId) -> str:
+    return f"{stream}#slot"

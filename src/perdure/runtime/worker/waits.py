@@ -1,7 +1,7 @@
-"""Waiting on behalf of a turn: in memory while it is worth it, then in the store.
+"""Waits of a turn: in memory up to the idle timeout, then in the store.
 
-A wait ends by an answer, by time, or by being unwound. Whoever waits here registers that it does, so that the turn
-knows when nothing else is under way and it may be parked.
+A wait ends by an answer, by time, or by being unwound. All waits are registered here, so that the turn knows when
+nothing else is in flight and it may park.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from perdure.effects.promises import TurnScope, scope_of
 from perdure.errors import Code, Error
 from perdure.ids import EffectId, PromiseId
 from perdure.observe.ends import told
-from perdure.processes.record import Signals
+from perdure.processes.record import PendingSignals
 from perdure.store.protocol import Store
 from perdure.store.shapes import AlreadyResolved
-from perdure.tools.endings import Parked
+from perdure.tools.step_outcomes import Parked
 from perdure.vocab.log_keys import PROCESS_END
 from perdure.vocab.promises import (
-    AwaitEventKey,
     Cancelled,
-    Err,
+    EventKey,
+    Failure,
     Ok,
     ProcessSignal,
     ProcessTerminal,
@@ -38,37 +38,37 @@ from perdure.vocab.records import ProcessEvent, Row
 
 
 @dataclass(eq=False, slots=True)
-class Wait:
-    """Somebody waits: for an answer, for a moment, or for whichever comes first."""
+class StreamWait:
+    """A wait for a promise, a deadline, or the earlier of both."""
 
     owner: EffectId
-    key: AwaitEventKey | None
+    key: EventKey | None
     due_at: int | None
     answered: asyncio.Future[Resolution] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     task: asyncio.Task[object] | None = field(default_factory=asyncio.current_task)
 
     def answer(self, resolution: Resolution) -> None:
-        """The promise has ended."""
+        """End the wait with the promise's resolution."""
         if not self.answered.done():
             self.answered.set_result(resolution)
 
     def stop(self) -> None:
-        """Whoever waits is asked to end."""
+        """Cancel the wait."""
         if not self.answered.done():
             self.answered.set_exception(asyncio.CancelledError("its end was asked for"))
             self.answered.exception()
 
     def unwind(self) -> None:
-        """It takes too long to wait in memory."""
+        """End the wait with `Parked`, because the idle timeout has passed."""
         if not self.answered.done():
             self.answered.set_exception(Parked())
-            self.answered.exception()  # retrieved: a wait that is being set up may never look
+            self.answered.exception()  # retrieved: a wait that is being set up may never read it
             if self.task:
                 self.task.add_done_callback(_look_at)
 
 
 def _look_at(task: asyncio.Task[object]) -> None:
-    """A body may leave tasks behind that nobody awaits: that they were unwound is not worth an error in the log."""
+    """Retrieve the exception of a detached task, so that its unwinding is not logged as an error."""
     if not task.cancelled():
         task.exception()
 
@@ -76,64 +76,70 @@ def _look_at(task: asyncio.Task[object]) -> None:
 class Waits:
     """The open waits of one turn."""
 
-    def __init__(self, store: Store, clock: Clock, changed: Callable[[], None], signals: Signals | None = None) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, changed: Callable[[], None], signals: PendingSignals | None = None
+    ) -> None:
         self._store = store
-        self._signals = signals or Signals()
+        self._signals = signals or PendingSignals()
         self._clock = clock
         self._changed = changed
-        self._open: dict[Wait, None] = {}  # in the order of coming
+        self._open: dict[StreamWait, None] = {}  # oldest first
         self._watched: set[PromiseId] = set()
         self._looking: Counter[EffectId] = Counter()
         self._touched: dict[EffectId, float] = {}
 
     def of(self, owner: EffectId) -> OwnersWaits:
-        """The waits of one effect."""
+        """Return the waits of one effect."""
         return OwnersWaits(self, owner)
 
     def waiting(self, owner: EffectId) -> bool:
-        """Whether this effect waits: it does not just look at what it is about to wait for, and all that was answered
-        has reached it.
-        """
+        """Return True if this effect only waits: no lookup is in progress, and all answers have reached it."""
         if not self._open or self._looking[owner]:
             return False
         mine = [wait for wait in self._open if wait.owner == owner]
         return bool(mine) and not any(wait.answered.done() for wait in mine)
 
     def holds_up(self, owner: EffectId, task: asyncio.Task[object] | None) -> bool:
-        """Whether this task itself waits, so that nothing it does could go on before that wait ends."""
+        """Return True if this task itself waits, so that it cannot continue before that wait ends."""
         return any(wait.owner == owner and wait.task is task for wait in self._open)
 
     def quiet_s(self, owner: EffectId) -> float:
-        """For how long nothing has begun or ended on behalf of this effect."""
+        """Return for how many seconds nothing has begun or ended on behalf of this effect."""
         return asyncio.get_running_loop().time() - self._touched.get(owner, 0.0)
 
     def touch(self, owner: EffectId) -> None:
-        """Something began or ended on behalf of this effect: news if it waits, as it may have nothing else left."""
+        """Note that something began or ended on behalf of this effect.
+
+        If only waits are left of it, its turn is notified.
+        """
         self._touched[owner] = asyncio.get_running_loop().time()
         if self._open and self.waiting(owner):
             self._changed()
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of open waits."""
         return len(self._open)
 
     @property
     def promises(self) -> tuple[PromiseId, ...]:
-        """What is waited for, by promise. Signals are none: they are in the log of who waits. Nor is the end of a turn:
-        its session tells who waits for it."""
+        """The promises that are waited for.
+
+        Signals are left out, because they are in the waiting process's own log. Ends of turns are left out, because the
+        other session notifies its waiters.
+        """
         keys = [wait.key for wait in self._open if wait.key and not _is_signal(wait.key)]
         return tuple({key.key_id for key in keys if not isinstance(key.wait, TurnTerminal)})
 
     @property
     def due_at(self) -> int | None:
-        """The next moment at which a wait ends by itself."""
+        """The next time at which a wait ends by itself."""
         return min((wait.due_at for wait in self._open if wait.due_at is not None), default=None)
 
-    async def until(self, owner: EffectId, key: AwaitEventKey | None, due_at: int | None) -> Resolution | None:
-        """Wait here. None if it is time, and there is no answer."""
-        wait = Wait(owner, key, due_at)
-        self._open[wait] = None  # before looking: what is answered meanwhile is told to those who are here
+    async def until(self, owner: EffectId, key: EventKey | None, due_at: int | None) -> Resolution | None:
+        """Wait for an answer or a time. Return None if the time came first."""
+        wait = StreamWait(owner, key, due_at)
+        self._open[wait] = None  # registered before the lookup, so that an answer in between is not lost
         try:
             if key and (known := await self._look_first(owner, key)):
                 return known
@@ -146,26 +152,24 @@ class Waits:
             self.touch(owner)
         return None
 
-    async def give_up(self, key: AwaitEventKey, silence: Json = None) -> Resolution:
-        """Time is over for this promise: it ends with that, or with what silence means, unless it was answered in the
-        last moment.
-        """
+    async def give_up(self, key: EventKey, silence: Json = None) -> Resolution:
+        """End a promise whose time is over, with a timeout or with the value of `silence`. An earlier answer stands."""
         ending = TimedOut() if silence is None else Ok(value=silence)
         if isinstance(key.wait, ProcessSignal | ProcessTerminal | TurnTerminal):
-            return ending  # that somebody gave up waiting changes nothing about what will come
+            return ending  # the end of a wait does not change the event that was waited for
         return await resolve(self._store, key, ending, now=self._clock.wall_ms())
 
-    async def withdraw(self, key: AwaitEventKey, *, telling: bool = True) -> Resolution:
-        """Nobody waits for this promise any more: it ends with that, unless it was answered before.
+    async def withdraw(self, key: EventKey, *, telling: bool = True) -> Resolution:
+        """Cancel a promise that is no longer waited for, unless it has an answer.
 
-        Without `telling`, the promise itself is left alone: whoever has its key finds out when they answer.
+        Without `telling`, the promise stays as it is. The bearer of its key then finds out only when answering.
         """
         if not telling or isinstance(key.wait, TurnTerminal):
             return await self._known(key) or Cancelled()
         return await resolve(self._store, key, Cancelled(), now=self._clock.wall_ms())
 
-    async def _look_first(self, owner: EffectId, key: AwaitEventKey) -> Resolution | None:
-        """What is there must not be parked for; and as long as we look, nothing may be parked without this wait."""
+    async def _look_first(self, owner: EffectId, key: EventKey) -> Resolution | None:
+        """Return an existing resolution. The effect cannot be parked during this lookup."""
         self._looking[owner] += 1
         try:
             return await self._known(key)
@@ -173,7 +177,7 @@ class Waits:
             self._looking[owner] -= 1
             self.touch(owner)
 
-    async def _answered_in_time(self, wait: Wait) -> bool:
+    async def _answered_in_time(self, wait: StreamWait) -> bool:
         if wait.due_at is None:
             await asyncio.wait({wait.answered})
             return True
@@ -184,7 +188,7 @@ class Waits:
             alarm.cancel()
         return wait.answered.done()
 
-    async def _known(self, key: AwaitEventKey) -> Resolution | None:
+    async def _known(self, key: EventKey) -> Resolution | None:
         if _is_signal(key):
             return self._signals.give(key)
         if isinstance(key.wait, ProcessTerminal):
@@ -194,8 +198,11 @@ class Waits:
         state = await self._store.peek(key.key_id)
         return state.resolution if state else None
 
-    async def _end_of(self, key: AwaitEventKey) -> Resolution | None:
-        """How a process ended. It tells its end to a promise only if there is one, so that comes first."""
+    async def _end_of(self, key: EventKey) -> Resolution | None:
+        """Return how a process ended, or None.
+
+        A process notifies only existing promises, so the promise is created first.
+        """
         stream = scope_of(key.scope).stream
         if key.key_id not in self._watched:
             try:
@@ -203,35 +210,35 @@ class Waits:
             except Error as problem:
                 if problem.code is not Code.SESSION_UNKNOWN:
                     raise
-                return Err(code=Code.PROCESS_UNKNOWN.value, message="there is no such process")
+                return Failure(code=Code.PROCESS_UNKNOWN.value, message="unknown process")
             self._watched.add(key.key_id)
         return end_told(await self._store.find(stream, PROCESS_END))
 
-    def let_go(self, key: AwaitEventKey) -> None:
-        """Whoever waited for this does not take it: a signal goes to whoever waits for the next one."""
+    def let_go(self, key: EventKey) -> None:
+        """Return a signal that its waiter did not take. The next waiter gets it."""
         if _is_signal(key) and self._signals.take_back(key):
             self.hand_out()
 
     def hand_out(self) -> None:
-        """Give the signals that have come to those who wait for them: what would wake a parked process is used up."""
+        """Deliver the signals that have come to their waiters, because the wakes for a parked process are consumed."""
         for wait in [one for one in self._open if not one.answered.done()]:
             if wait.key and _is_signal(wait.key) and (known := self._signals.give(wait.key)):
                 wait.answer(known)
 
-    async def look(self) -> None:
-        """Somebody may have answered in another process."""
+    async def poll(self) -> None:
+        """Check for answers given in other processes."""
         for wait in tuple(self._open):
             if wait.key and (known := await self._known(wait.key)):
                 wait.answer(known)
 
-    def refuse_ends(self, answer: Err) -> None:
-        """The ends of processes that are waited for will not come."""
+    def refuse_ends(self, answer: Failure) -> None:
+        """End all waits for the ends of processes with this error."""
         for wait in tuple(self._open):
             if wait.key and isinstance(wait.key.wait, ProcessTerminal):
                 wait.answer(answer)
 
     def stop(self) -> None:
-        """Whoever waits here is asked to end."""
+        """Cancel all waits."""
         for wait in tuple(self._open):
             wait.stop()
 
@@ -249,50 +256,50 @@ class OwnersWaits:
     waits: Waits
     owner: EffectId
 
-    async def until(self, promise: AwaitEventKey | None, due_at: int | None) -> Resolution | None:
-        """Wait for an answer or a moment."""
+    async def until(self, promise: EventKey | None, due_at: int | None) -> Resolution | None:
+        """Wait for an answer or a time."""
         return await self.waits.until(self.owner, promise, due_at)
 
-    async def give_up(self, promise: AwaitEventKey, silence: Json = None) -> Resolution:
-        """Time is over for this promise."""
+    async def give_up(self, promise: EventKey, silence: Json = None) -> Resolution:
+        """End a promise whose time is over."""
         return await self.waits.give_up(promise, silence)
 
-    def let_go(self, promise: AwaitEventKey) -> None:
-        """Nobody takes what was given for this promise."""
+    def let_go(self, promise: EventKey) -> None:
+        """Return what was given for this promise and not taken."""
         self.waits.let_go(promise)
 
     def changed(self) -> None:
-        """The effect began or finished something."""
+        """Note that the effect began or finished something."""
         self.waits.touch(self.owner)
 
 
-def _is_signal(key: AwaitEventKey) -> bool:
+def _is_signal(key: EventKey) -> bool:
     return isinstance(key.wait, ProcessSignal)
 
 
 def end_told(row: Row | None) -> Ok | None:
-    """What whoever waits for a process is told of its end."""
+    """Return the value for waits on the end of a process, or None."""
     if row is None or not isinstance(row.record, ProcessEvent):
         return None
     return Ok(value=decode(encode(row.record.output)))
 
 
-async def ended_turn(store: Store, key: AwaitEventKey) -> Resolution | None:
-    """How the turn of another session ended that a key names; None while it is not over."""
+async def ended_turn(store: Store, key: EventKey) -> Resolution | None:
+    """Return how the turn named by a key ended, in another session. Return None while it is not over."""
     scope = TurnScope.parse(key.scope)
     over = await told(store, scope.stream, scope.turn)
     if over is None:
         if await store.stream(scope.stream) is not None:
             return None
-        return Err(code=Code.SUBAGENT_GONE.value, message=f"session {scope.session} was deleted before it answered")
+        return Failure(code=Code.SUBAGENT_GONE.value, message=f"session {scope.session} was deleted before it answered")
     ended, answer = over
     text = answer.text if answer else ""
     value: Json = {"status": ended.status, "reason": ended.reason, "message": ended.message, "text": text}
     return Ok(value=value)
 
 
-async def resolve(store: Store, key: AwaitEventKey, resolution: Resolution, *, now: int) -> Resolution:
-    """Answer a promise, unless somebody was first; what it ended with."""
+async def resolve(store: Store, key: EventKey, resolution: Resolution, *, now: int) -> Resolution:
+    """Resolve a promise, unless it has a resolution. Return the one that stands."""
     stream = scope_of(key.scope).stream
     try:
         promise = PromiseState(id=key.key_id, stream=stream)
@@ -300,5 +307,5 @@ async def resolve(store: Store, key: AwaitEventKey, resolution: Resolution, *, n
     except Error as problem:
         if problem.code is not Code.SESSION_UNKNOWN:
             raise
-        return resolution  # the session that the promise belonged to was deleted: nobody else will answer
+        return resolution  # the session of the promise was deleted: no other answer can come
     return answered.resolution if isinstance(answered, AlreadyResolved) else resolution

@@ -1,6 +1,6 @@
-"""The worker: finds streams with work and serves them. Recovery is nothing else.
+"""The worker: finds streams with work and serves them. Recovery is ordinary claiming.
 
-It looks when it is told of work, when another process has committed something, and four times a second.
+The worker polls when it is notified, when another process has committed something, and four times a second.
 """
 
 from __future__ import annotations
@@ -17,27 +17,31 @@ from perdure.errors import Error
 from perdure.ids import StreamId, Tenant, TurnId, stream_names
 from perdure.processes.registration import EXTERNAL, owner_of
 from perdure.processes.triggers import OWNER as TRIGGERS
-from perdure.runtime.schedules.resident import OWNER as SCHEDULES
+from perdure.runtime.schedules.schedule_host import OWNER as SCHEDULES
 from perdure.runtime.shared import Shared
-from perdure.runtime.worker.serving import Serving
-from perdure.store.shapes import Claim, Place, Serves, Suspects
+from perdure.runtime.work import queue_caps
+from perdure.runtime.worker.stream_pool import StreamPool
+from perdure.store.shapes import Claim, Placement, Quarantined, Serves
 
 log = logging.getLogger("perdure.runtime")
 
 SCAN_S = 0.25
-MAX_TENANTS = 1000  # whose turns are remembered
+MAX_TENANTS = 1000  # most tenants remembered as recently served
 MANY = 32
 LONGEST_LINE = 256
 MOST_LINES = 2
-"""Where others have taken, or hold on to, whatever stands in so many lines, it is looked again later."""
+"""Most candidate lists that one scan reads while other workers hold all their streams. The next scan tries again."""
 LINE_S = 1.0
 LOOK_SHARE = 0.02
-"""Where more than MANY are ready, finding out whose turn it is may cost more than serving. The order that was found
-stands then until no more than this share of the time has gone into looking, and for a second at most."""
+"""Largest share of time spent on finding the order of work.
+
+With more than MANY ready streams, finding the order may cost more than serving. The order is then reused until the
+share is kept, for a second at most.
+"""
 
 
 class Worker:
-    """Serves the sessions and processes of one runtime."""
+    """The loop that serves the sessions and processes of one runtime."""
 
     def __init__(self, shared: Shared, *, renew_s: float) -> None:
         self._shared = shared
@@ -50,11 +54,11 @@ class Worker:
         self._line_until = 0.0
         self._known = {name: agent.place for name, agent in shared.agents.items()}
         self._known |= {owner_of(name): code.place for name, code in shared.processes.items()}
-        self._known |= {owner_of(EXTERNAL): Place(), SCHEDULES: Place(), TRIGGERS: Place()}
-        self.serving = Serving(shared, on_room=self._awake.set)
+        self._known |= {owner_of(EXTERNAL): Placement(), SCHEDULES: Placement(), TRIGGERS: Placement()}
+        self.stream_pool = StreamPool(shared, on_room=self._awake.set)
 
     async def run(self) -> None:
-        """Keep the lease and look for work, until drained. While draining it keeps the lease and takes no work."""
+        """Keep the lease and poll for work, until drained. While draining, keep the lease and take no work."""
         loop = asyncio.get_running_loop()
         next_renewal = loop.time()
         while not self._stopped:
@@ -65,76 +69,81 @@ class Worker:
                     next_renewal = loop.time() + self._renew_s
                     await self._shared.store.renew(self._shared.worker)
                 await self._scan()
-                self._shared.permits.look()
+                self._shared.permits.check()
                 if changed:
-                    await self.serving.look()
-            except Error as problem:  # the store is away: it may come back
+                    await self.stream_pool.poll()
+            except Error as problem:  # the store is unavailable: the next round tries again
                 log.warning("%s", problem)
-            except Exception:  # of a store that broke its promise; a worker that stops looking would look alive
-                log.exception("the worker could not look for work; it tries again")
+            except Exception:  # a fault of the store: a worker that stopped polling would still appear alive
+                log.exception("poll for work failed, retrying")
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(SCAN_S, self._renew_s)):
                     await self._awake.wait()
 
     async def _scan(self) -> None:
-        """Take up what is ready, as far as there are seats: here, and in queues that have a number of them."""
+        """Claim ready work up to the number of free slots, in this worker and in queues with a limit."""
         full: list[str] = []
         try:
             if not await self._try_a_suspect(full):
                 await self._scan_without(full)
         finally:
             self._shared.permits.wait_only_for(full)
-        self.serving.make_room(full)
+        self.stream_pool.evict_one(full)
 
     async def _try_a_suspect(self, full: list[str]) -> bool:
-        """Take up one suspect, if there is any and it is calm here. Whether everything else has to wait."""
-        serving, trials = self.serving, self.serving.trials
-        if trials.hot:
+        """Claim one quarantined stream, if one is ready and this worker is calm.
+
+        Return True if all other work must wait.
+        """
+        pool, quarantine = self.stream_pool, self.stream_pool.quarantine
+        if quarantine.hot:
             return True
-        if serving.closed or not trials.due or not serving.room:
+        if pool.closed or not quarantine.due or not pool.room:
             return False
-        found = await self._look(1, suspects="only")
+        found = await self._poll(1, quarantined="only")
         if not found:
-            trials.none_waits()
+            quarantine.none_waits()
             return False
-        if not trials.calm(serving.running):
+        if not quarantine.calm(pool.running):
             return True
-        taken = await self._take_up(found, full, suspects="only")
+        taken = await self._take_up(found, full, quarantined="only")
         for stream in taken:
-            serving.on_trial(stream)
+            pool.begin_quarantined(stream)
         if not taken:
-            trials.none_waits()
+            quarantine.none_waits()
         return True
 
     async def _scan_without(self, full: list[str]) -> None:
-        """Take up what is ready; `full` are the queues that turn out to have no seat."""
-        serving, crowd, lines = self.serving, self._shared.crowd, set[float]()
-        while not serving.closed:
-            free, room = serving.free, serving.room
+        """Claim ready work. `full` collects the queues that have no free slot."""
+        pool, crowd, lines = self.stream_pool, self._shared.crowd, set[float]()
+        while not pool.closed:
+            free, room = pool.free, pool.room
             if free and not room:
-                serving.more_waits = True  # enough to begin with; there may be others
+                pool.more_waits = True  # enough streams are about to begin; more may be ready
                 return
             found = await self._first(room + 1, without=tuple(full))
-            serving.more_waits = len(found) > room
-            crowd.full = serving.more_waits and room == free
+            pool.more_waits = len(found) > room
+            crowd.full = pool.more_waits and room == free
             lines.add(self._line_until)
             if not found or not room or len(lines) > MOST_LINES:
                 return
             known = len(full)
-            taken = await self._take_up(found[:room], full, suspects="not")
+            taken = await self._take_up(found[:room], full, quarantined="not")
             if len(full) == known and (taken or not self._line):
                 return
 
     async def _first(self, limit: int, *, without: tuple[str, ...]) -> tuple[StreamId, ...]:
-        """The first that are ready, in order. Of very many the order may be a moment old; queues with a number of seats
-        are looked at each time."""
-        if self._shared.work.caps:
-            return await self._look(limit, without=without)
+        """Return the first ready streams, in order.
+
+        If very many are ready, the order may be up to a second old. Queues with a limit are read each time.
+        """
+        if queue_caps(self._shared.work):
+            return await self._poll(limit, without=without)
         loop = asyncio.get_running_loop()
         now = loop.time()
         if len(self._line) < limit or now >= self._line_until:
             self._line.clear()
-            found = await self._look(max(limit, LONGEST_LINE))
+            found = await self._poll(max(limit, LONGEST_LINE))
             if len(found) <= max(limit, MANY):
                 return found[:limit]
             self._line.extend(found)
@@ -142,111 +151,118 @@ class Worker:
             self._line_until = looked + min(LINE_S, (looked - now) / LOOK_SHARE)
         return tuple(islice(self._line, limit))
 
-    async def _take_up(self, found: tuple[StreamId, ...], full: list[str], *, suspects: Suspects) -> set[StreamId]:
-        """Claim as many as were found, those that need a seat of their queue if they get one: which were taken."""
-        seats, taken = dict.fromkeys(found, ""), set[StreamId]()
+    async def _take_up(
+        self, found: tuple[StreamId, ...], full: list[str], *, quarantined: Quarantined
+    ) -> set[StreamId]:
+        """Claim the given streams; those in a queue with a limit need one of its slots. Return the claimed ones."""
+        slots, taken = dict.fromkeys(found, ""), set[StreamId]()
         try:
-            await self._sit_down(seats, full, suspects)
-            for queue in dict.fromkeys(seats.values()):
-                seated = tuple(stream for stream in seats if seats[stream] == queue)
-                await self._take_of(queue, seated, taken, suspects)
+            await self._sit_down(slots, full, quarantined)
+            for queue in dict.fromkeys(slots.values()):
+                in_slot = tuple(stream for stream in slots if slots[stream] == queue)
+                await self._take_of(queue, in_slot, taken, quarantined)
         finally:
-            left = (stream for stream, queue in seats.items() if queue and stream not in taken)
+            left = (stream for stream, queue in slots.items() if queue and stream not in taken)
             self._shared.permits.leave(*left)
         return taken
 
-    async def _look(
+    async def _poll(
         self,
         limit: int,
         *,
         without: tuple[str, ...] = (),
         queue: str = "",
         only: Sequence[StreamId] | None = None,
-        suspects: Suspects = "not",
+        quarantined: Quarantined = "not",
     ) -> tuple[StreamId, ...]:
-        serves = replace(self._serves(suspects), without=without, only=None if only is None else tuple(only))
+        serves = replace(self._serves(quarantined), without=without, only=None if only is None else tuple(only))
         if queue:
             serves = replace(serves, queues=(queue,))
         shared = self._shared
         return await shared.store.claimable(shared.worker, limit=limit, now=shared.clock.wall_ms(), serves=serves)
 
-    def _serves(self, suspects: Suspects) -> Serves:
+    def _serves(self, quarantined: Quarantined) -> Serves:
         shared = self._shared
         return Serves(
             tenant=None if shared.work.all_tenants else shared.tenant,
             agents=self._known,
             queues=shared.work.served,
-            besides=self.serving.busy,
+            driving=self.stream_pool.busy,
             recent=tuple(self._recent),
-            suspects=suspects,
+            quarantined=quarantined,
         )
 
-    async def _sit_down(self, seats: dict[StreamId, str], full: list[str], suspects: Suspects) -> None:
-        """Find out who has a seat: in `seats` stays who needs none, or has one of the queue that is noted there. Queues
-        that have none left are added to `full`."""
-        for queue in self._shared.work.caps:
-            if not seats:
+    async def _sit_down(self, slots: dict[StreamId, str], full: list[str], quarantined: Quarantined) -> None:
+        """Acquire slots of queues with a limit.
+
+        `slots` keeps the streams that need no slot, and those that got one, with the queue. Queues without a free slot
+        are added to `full`.
+        """
+        for queue in queue_caps(self._shared.work):
+            if not slots:
                 return
-            waiting = await self._look(len(seats), queue=queue, only=tuple(seats), suspects=suspects)
-            granted = await self._shared.permits.seats(queue, waiting) if waiting else set[StreamId]()
+            waiting = await self._poll(len(slots), queue=queue, only=tuple(slots), quarantined=quarantined)
+            granted = await self._shared.permits.slots(queue, waiting) if waiting else set[StreamId]()
             for stream in waiting:
                 if stream in granted:
-                    seats[stream] = queue
+                    slots[stream] = queue
                 else:
-                    del seats[stream]
+                    del slots[stream]
             if len(granted) < len(waiting):
                 full.append(queue)
 
     async def _take_of(
-        self, queue: str, streams: tuple[StreamId, ...], taken: set[StreamId], suspects: Suspects
+        self, queue: str, streams: tuple[StreamId, ...], taken: set[StreamId], quarantined: Quarantined
     ) -> None:
-        """Claim them, each only if it is still in the queue in which it has its seat."""
-        shared, caps, serves = self._shared, self._shared.work.caps, self._serves(suspects)
+        """Claim streams, each only if it is still in the queue in which it has its slot."""
+        shared, caps, serves = self._shared, queue_caps(self._shared.work), self._serves(quarantined)
         if queue:
             serves = replace(serves, only=streams, queues=(queue,))
         elif caps or self._line:
             serves = replace(serves, only=streams, without=tuple(caps))
-        if suspects == "not" and not queue:
+        if quarantined == "not" and not queue:
             for _ in range(min(len(streams), len(self._line))):
-                self._line.popleft()  # whoever is not taken now was taken by somebody else
+                self._line.popleft()  # a stream that is not claimed now was claimed by another worker
         now = shared.clock.wall_ms()
         for ready in await shared.store.claim_ready(shared.worker, limit=len(streams), now=now, serves=serves):
             taken.add(ready.stream)
             tenant = Tenant(stream_names(ready.stream)[0])
             self._recent.pop(tenant, None)
             self._recent[tenant] = None
-            self.serving.found(ready, seat_of=queue)
+            self.stream_pool.found(ready, slot_of=queue)
         while len(self._recent) > MAX_TENANTS:
             del self._recent[next(iter(self._recent))]
 
     @property
-    def loose_ends(self) -> bool:
-        """Whether something that this worker started may still be running."""
-        return self._shared.loose_ends.any
+    def abandoned_calls(self) -> bool:
+        """True if something that this worker started may still be running."""
+        return self._shared.abandoned_calls.any
 
     @property
     def crowded(self) -> bool:
-        """Whether more is ready than there are seats."""
+        """True if more streams are ready than slots are free."""
         return self._shared.crowd.waiting
 
     def changed(self) -> None:
-        """Another process has committed something: look at once."""
+        """Poll at once, because another process has committed something."""
         self._news = True
         self._awake.set()
 
-    def poke(self, stream: StreamId, claim: Claim | None = None, turn: TurnId | None = None) -> None:
-        """There is work on this stream."""
-        self.serving.poke(stream, claim, turn)
+    def notify(self, stream: StreamId, claim: Claim | None = None, turn: TurnId | None = None) -> None:
+        """Serve this stream, because it has work."""
+        self.stream_pool.notify(stream, claim, turn)
 
-    def stir(self, streams: Collection[StreamId]) -> None:
-        """Something was put into the inboxes of these streams. What is not in hand here is looked for: this worker may
-        not serve it."""
-        if not self.serving.stir(streams):
+    def notify_streams(self, streams: Collection[StreamId]) -> None:
+        """Notify streams that have received deliveries.
+
+        A poll finds those without a host here, if this worker serves them.
+        """
+        if not self.stream_pool.notify_streams(streams):
             self._awake.set()
 
     async def drain(self, timeout_s: float, *, retiring: bool) -> None:
-        """Take no more work, let turns finish for a while, then hand over what is left."""
+        """Take no more work, let turns finish for `timeout_s` seconds, then hand over the rest."""
         self._shared.permits.leave_line()
-        await self.serving.close(timeout_s, retiring=retiring)
+        await self.stream_pool.close(timeout_s, retiring=retiring)
         self._stopped = True
         self._awake.set()

@@ -1,4 +1,4 @@
-"""Files of a session: what every implementation offers, and the one that keeps them in the store."""
+"""Files of a session: the protocol, and the implementation in the store."""
 
 from perdure.services.files.factory import (
     DisabledSessionFileSystemFactory,

@@ -1,4 +1,4 @@
-"""Which file system the sessions of a deployment get: made once, from what its host has."""
+"""Factories of file systems: one file system per deployment, built from the host's values."""
 
 from __future__ import annotations
 
@@ -16,44 +16,44 @@ DISABLED = "session filesystem is disabled"
 
 @dataclass(frozen=True)
 class SessionFileSystemFactoryContext:
-    """What a host gives a factory to work with: one value of each type. Adding gives a new bag; the old one stays."""
+    """The host's values for a factory, one per type. Immutable: `with_` returns a new context."""
 
     values: MappingProxyType[type[object], object] = field(default_factory=lambda: MappingProxyType({}))
 
     def with_(self, value: object, *, as_: type[object] | None = None) -> SessionFileSystemFactoryContext:
-        """The same bag with one more value, under its type or the one it is said to be."""
+        """Return a copy with one more value, under its own type or `as_`."""
         return SessionFileSystemFactoryContext(MappingProxyType({**self.values, as_ or type(value): value}))
 
     def get(self, kind: type[T]) -> T | None:
-        """The value of that type; None if there is none."""
+        """Return the value of that type, or None."""
         return cast("T | None", self.values.get(kind))
 
 
 class SessionFileSystemFactory(Protocol):
-    """Makes the file system of a deployment. Derive from it to be named after your class, and not disabled."""
+    """Factory of a deployment's file system. Subclasses inherit `name` (the class name) and `is_disabled` (False)."""
 
     def name(self) -> str:
-        """What it is called in diagnostics."""
+        """Return the name for diagnostics."""
         return type(self).__name__
 
     def is_disabled(self) -> bool:
-        """Whether sessions get no files."""
+        """Return True if sessions have no files."""
         return False
 
     async def create_session_file_system(self, context: SessionFileSystemFactoryContext) -> SessionFileSystem:
-        """The file system, from what the host has."""
+        """Create the file system from the host's values."""
         ...
 
 
 class DisabledSessionFileSystemFactory(SessionFileSystemFactory):
-    """Sessions get no files."""
+    """Factory for deployments without session files."""
 
     def is_disabled(self) -> bool:
-        """Yes."""
+        """Return True."""
         return True
 
     async def create_session_file_system(self, context: SessionFileSystemFactoryContext) -> SessionFileSystem:
-        """Refuses.
+        """Refuse.
 
         Raises:
             Error: `files_disabled`.

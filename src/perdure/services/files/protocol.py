@@ -1,4 +1,4 @@
-"""What a file system of sessions does. Laws: `perdure.testing.laws.files`."""
+"""The protocol of a session file system. Laws: `perdure.testing.laws.files`."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ SEED_READONLY = "read-only initial files require a SessionFileSystem-specific se
 
 
 class SessionFileSystem(Protocol):
-    """Files of sessions, each session on its own. Paths begin at the session's root, also called `/workspace`.
+    """The files of sessions, each session separate. Paths start at the session's root, also called `/workspace`.
 
-    Derive from it to get `write_file_if_content_matches` and `seed_initial_file` as they are here. Every method raises
-    `file_path_invalid` for what cannot be a path, and `session_unknown` if there is no such session.
+    Subclasses inherit `write_file_if_content_matches` and `seed_initial_file`. Every method raises `file_path_invalid`
+    for an invalid path, and `session_unknown` for an unknown session.
     """
 
     async def read_file(self, session_id: SessionId, path: str) -> SessionFile | None:
-        """A file with its content, or a directory without; None if there is neither."""
+        """Return a file with its content, a directory without, or None."""
         ...
 
     async def write_file(self, session_id: SessionId, path: str, content: str, encoding: str = "text") -> SessionFile:
-        """Write a file, all of it or nothing, and make the directories above it.
+        """Write a file atomically, and create its parent directories.
 
         Raises:
-            Error: `file_readonly`; `file_kind_conflict` if a directory is there, or a file where one is needed;
+            Error: `file_readonly`; `file_kind_conflict` for a directory at the path, or a file at a parent path;
                 `file_limit_exceeded`; `file_content_invalid`. Nothing was written.
         """
         ...
@@ -41,10 +41,10 @@ class SessionFileSystem(Protocol):
         content: str,
         encoding: str = "text",
     ) -> SessionFile | None:
-        """Write a file if it says what is expected; None, and nothing is written, if it is missing, a directory, or
-        says something else.
+        """Write a file if its content matches. Otherwise write nothing and return None.
 
-        This one looks and then writes: somebody may write in between. Whatever can do it at once must.
+        This default reads and then writes, so a concurrent write may come in between. Implementations that can be
+        atomic must override it.
         """
         existing = await self.read_file(session_id, path)
         if existing is None or existing.is_directory:
@@ -54,39 +54,39 @@ class SessionFileSystem(Protocol):
         return await self.write_file(session_id, path, content, encoding)
 
     async def delete_file(self, session_id: SessionId, path: str, recursive: bool = False) -> bool:
-        """Delete a file or a directory. False if there is none, or if it is not empty and not `recursive`.
+        """Delete a file or a directory. Return False if missing, or not empty without `recursive`.
 
         Raises:
-            Error: `file_readonly` if it is, or holds, a read-only file; `file_path_invalid` for the root.
+            Error: `file_readonly` for a read-only file, or a directory with one; `file_path_invalid` for the root.
         """
         ...
 
     async def list_directory(self, session_id: SessionId, path: str) -> tuple[FileInfo, ...]:
-        """What stands in a directory, by name.
+        """Return the entries of a directory, ordered by name.
 
         Raises:
-            Error: `file_unknown`; `file_kind_conflict` if it is a file.
+            Error: `file_unknown`; `file_kind_conflict` for a file.
         """
         ...
 
     async def stat_file(self, session_id: SessionId, path: str) -> FileStat | None:
-        """What is known of a path; None if there is nothing. The root is always there."""
+        """Return the metadata of a path, or None. The root always exists."""
         ...
 
     async def grep_files(
         self, session_id: SessionId, pattern: str, path_pattern: str | None = None
     ) -> tuple[GrepMatch, ...]:
-        """Lines of text files that match a regular expression, in time linear in the text.
+        """Return the lines of text files that match a regular expression, in time linear in the text.
 
-        `path_pattern` is a glob (without a slash: of the name, at any depth) or a part of the path.
+        `path_pattern` is a glob (without a slash: for the name, at any depth) or a part of the path.
 
         Raises:
-            Error: `file_pattern_invalid`; `file_limit_exceeded` if that is more text than may be looked through.
+            Error: `file_pattern_invalid`; `file_limit_exceeded` if the text exceeds the search limit.
         """
         ...
 
     async def create_directory(self, session_id: SessionId, path: str) -> FileInfo:
-        """Make a directory, and those above it. One that is there stays as it is.
+        """Create a directory and its parents. An existing one stays unchanged.
 
         Raises:
             Error: `file_kind_conflict`, `file_limit_exceeded`.
@@ -94,42 +94,42 @@ class SessionFileSystem(Protocol):
         ...
 
     async def seed_initial_file(self, session_id: SessionId, file: InitialFile) -> None:
-        """Lay down a file that a session begins with.
+        """Write an initial file of a session.
 
         Raises:
-            Error: `file_seed_unsupported` for a read-only one, unless an implementation can do better.
+            Error: `file_seed_unsupported` for a read-only file, unless the implementation supports it.
         """
-        if file.is_readonly:
+        if file.readonly:
             raise Error(Code.FILE_SEED_UNSUPPORTED, SEED_READONLY)
         await self.write_file(session_id, file.path, file.content, file.encoding)
 
 
 SessionFileStore: TypeAlias = SessionFileSystem
-"""The same, by its older name."""
+"""Older alias of `SessionFileSystem`."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionFiles:
-    """The files of one session: what a tool finds as `ctx.files` and a program as `session.files`.
+    """The files of one session, available as `ctx.files` in tools and `session.files` in programs.
 
-    Each method is the one of that name in `SessionFileSystem`.
+    Each method corresponds to the one of the same name in `SessionFileSystem`.
     """
 
     system: SessionFileSystem
     session_id: SessionId
 
     async def read_file(self, path: str) -> SessionFile | None:
-        """A file with its content, or a directory without; None if there is neither."""
+        """Return a file with its content, a directory without, or None."""
         return await self.system.read_file(self.session_id, path)
 
     async def write_file(self, path: str, content: str, encoding: str = "text") -> SessionFile:
-        """Write a file, all of it or nothing."""
+        """Write a file atomically."""
         return await self.system.write_file(self.session_id, path, content, encoding)
 
     async def write_file_if_content_matches(
         self, path: str, expected_content: str, expected_encoding: str, content: str, encoding: str = "text"
     ) -> SessionFile | None:
-        """Write a file if it says what is expected; None if not."""
+        """Write a file if its content matches, else return None."""
         return await self.system.write_file_if_content_matches(
             self.session_id, path, expected_content, expected_encoding, content, encoding
         )
@@ -139,17 +139,17 @@ class SessionFiles:
         return await self.system.delete_file(self.session_id, path, recursive)
 
     async def list_directory(self, path: str = "/") -> tuple[FileInfo, ...]:
-        """What stands in a directory, by name."""
+        """Return the entries of a directory, ordered by name."""
         return await self.system.list_directory(self.session_id, path)
 
     async def stat_file(self, path: str) -> FileStat | None:
-        """What is known of a path; None if there is nothing."""
+        """Return the metadata of a path, or None."""
         return await self.system.stat_file(self.session_id, path)
 
     async def grep_files(self, pattern: str, path_pattern: str | None = None) -> tuple[GrepMatch, ...]:
-        """Lines of text files that match a regular expression."""
+        """Return the lines of text files that match a regular expression."""
         return await self.system.grep_files(self.session_id, pattern, path_pattern)
 
     async def create_directory(self, path: str) -> FileInfo:
-        """Make a directory, and those above it."""
+        """Create a directory and its parents."""
         return await self.system.create_directory(self.session_id, path)

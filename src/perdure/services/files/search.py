@@ -1,7 +1,7 @@
-"""Searching files: which are looked at, how much of them, and which lines match.
+"""File search: selection of files, limits, and matching lines.
 
-The pattern comes from a model and the search runs where everything else waits, so the engine is one that never
-backtracks: its time is linear in the text.
+The pattern comes from a model and the search runs on the event loop, so the engine never backtracks: its time is linear
+in the text.
 """
 
 from __future__ import annotations
@@ -17,25 +17,26 @@ from perdure.services.patterns import matcher
 
 MAX_PATTERN_BYTES = 1000
 MAX_PATTERN_COST = 1000
-"""Linear in the text is not enough: each character costs as much as the pattern is long once it is written out."""
+"""Cost limit of a pattern. The time per character is proportional to the pattern's length with all repetitions
+expanded."""
 MAX_SEARCHED_FILE_BYTES = 512 * 1024
 MAX_SEARCHED_BYTES = 5 * 1024 * 1024
 
 
 def line_matcher(pattern: str) -> Callable[[str], bool]:
-    """Whether a line matches.
+    """Return a function that tests whether a line matches.
 
     Raises:
         Error: `file_pattern_invalid`.
     """
-    if not isinstance(pattern, str):  # pyright: ignore[reportUnnecessaryIsInstance] - whatever a caller gives
-        raise _invalid(f"it is {type(pattern).__name__}, not text")
+    if not isinstance(pattern, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers pass any type
+        raise _invalid(f"the pattern must be text, not {type(pattern).__name__}")
     if not pattern:
-        raise _invalid("it is empty")
+        raise _invalid("the pattern is empty")
     if len(pattern.encode("utf-8", "surrogatepass")) > MAX_PATTERN_BYTES:
-        raise _invalid(f"it is longer than {MAX_PATTERN_BYTES} bytes")
+        raise _invalid(f"the limit is {MAX_PATTERN_BYTES} bytes")
     if cost(pattern) > MAX_PATTERN_COST:
-        raise _invalid("its repetitions multiply to more than could be searched for in time")
+        raise _invalid("the expanded repetitions exceed the cost limit")
     try:
         return matcher(pattern)
     except ValueError as problem:
@@ -43,7 +44,7 @@ def line_matcher(pattern: str) -> Callable[[str], bool]:
 
 
 def cost(pattern: str) -> int:
-    """How long a pattern is once its counted repetitions are written out, roughly; a class of Unicode weighs more."""
+    """Return the approximate length of a pattern with its counted repetitions expanded. Unicode classes weigh more."""
     groups, before, last, at = list[int](), 0, 0, 0
     while at < len(pattern):
         found = _PIECE.match(pattern, at)
@@ -72,26 +73,26 @@ _PIECE = re.compile(
 def _invalid(because: str) -> Error:
     return Error(
         Code.FILE_PATTERN_INVALID,
-        "the pattern cannot be searched for",
+        "invalid pattern",
         because=because,
         hint="use a regular expression without look-around and back-references",
     )
 
 
 def path_filter(pattern: str | None) -> Callable[[str], bool]:
-    """Whether a file is looked at: by a glob (without a slash: of its name), or by a part of its path.
+    """Return a function that selects files, by a glob (without a slash: for the name) or by a part of the path.
 
     Raises:
         Error: `file_pattern_invalid`.
     """
     if pattern is None:
         return lambda path: True
-    if not isinstance(pattern, str):  # pyright: ignore[reportUnnecessaryIsInstance] - whatever a caller gives
-        raise _invalid(f"that of the paths is {type(pattern).__name__}, not text")
+    if not isinstance(pattern, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers pass any type
+        raise _invalid(f"the path pattern must be text, not {type(pattern).__name__}")
     if not pattern.strip():
         return lambda path: True
     if len(pattern.encode("utf-8", "surrogatepass")) > MAX_PATTERN_BYTES:
-        raise _invalid(f"that of the paths is longer than {MAX_PATTERN_BYTES} bytes")
+        raise _invalid(f"the limit of the path pattern is {MAX_PATTERN_BYTES} bytes")
     if not any(character in pattern for character in "*?["):
         return lambda path: pattern in path or pattern in shown(path)
     if "/" not in pattern:
@@ -101,7 +102,7 @@ def path_filter(pattern: str | None) -> Callable[[str], bool]:
 
 
 def check_scan(size: int) -> None:
-    """Refuse to look through too much.
+    """Reject a search over too much text.
 
     Raises:
         Error: `file_limit_exceeded`.
@@ -109,14 +110,14 @@ def check_scan(size: int) -> None:
     if size > MAX_SEARCHED_BYTES:
         raise Error(
             Code.FILE_LIMIT_EXCEEDED,
-            f"{size} bytes of text would be searched",
-            because=f"at most {MAX_SEARCHED_BYTES} are",
-            hint="say in which files to look",
+            f"the search covers {size} bytes of text",
+            because=f"the limit is {MAX_SEARCHED_BYTES}",
+            hint="restrict path_pattern",
         )
 
 
 def matches(path: str, text: str, matches_line: Callable[[str], bool]) -> Iterator[GrepMatch]:
-    """The lines of a text that match."""
+    """Yield the matching lines of a text."""
     for number, line in enumerate(text.split("\n"), start=1):
         if matches_line(line := line.removesuffix("\r")):
             yield GrepMatch(path, number, line)

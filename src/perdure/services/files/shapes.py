@@ -1,4 +1,4 @@
-"""Files of a session as values. Moments are milliseconds since 1970."""
+"""Files of a session as values. Times are milliseconds since 1970."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from perdure.errors import Code, Error
 from perdure.ids import SessionId
 
 Encoding: TypeAlias = Literal["text", "base64"]
-"""How content is written down: as it is, or (bytes that are no text) in base64."""
+"""The form of file content: plain text, or base64 for binary content."""
 
 MAX_FILE_BYTES = 100 * 1024 * 1024
 MAX_SESSION_BYTES = 500 * 1024 * 1024
@@ -33,7 +33,7 @@ class FileInfo(msgspec.Struct, frozen=True):
 
 
 class FileStat(msgspec.Struct, frozen=True):
-    """What is known of a path without its content."""
+    """The metadata of a path."""
 
     path: str
     name: str
@@ -66,7 +66,7 @@ class SessionFile(msgspec.Struct, frozen=True):
 
 
 class GrepMatch(msgspec.Struct, frozen=True):
-    """A line that matches; counted from 1."""
+    """A matching line. Line numbers start at 1."""
 
     path: str
     line_number: int
@@ -74,16 +74,16 @@ class GrepMatch(msgspec.Struct, frozen=True):
 
 
 class InitialFile(msgspec.Struct, frozen=True):
-    """A file that a session has from the beginning. One that is `is_readonly` cannot be changed from inside."""
+    """An initial file of a session. Tools cannot change one with `is_readonly`."""
 
     path: str
     content: str
     encoding: Encoding = "text"
-    is_readonly: bool = False
+    readonly: bool = False
 
 
 def bytes_of(content: str, encoding: str) -> bytes:
-    """The bytes that a content stands for. It is read back exactly as it was given, or it is refused.
+    """Decode content to bytes. Content that would be read back differently is rejected.
 
     Raises:
         Error: `file_content_invalid`; `invalid_text` for text that is not valid Unicode.
@@ -91,9 +91,7 @@ def bytes_of(content: str, encoding: str) -> bytes:
     if encoding == "text":
         return check_text(content, where="content").encode()
     if encoding != "base64":
-        raise Error(
-            Code.FILE_CONTENT_INVALID, f"{encoding!r:.40} is no encoding of a file", hint='use "text" or "base64"'
-        )
+        raise Error(Code.FILE_CONTENT_INVALID, f"unknown file encoding {encoding!r:.40}", hint='use "text" or "base64"')
     try:
         data = b64decode(content, validate=True)
     except ValueError as problem:
@@ -101,12 +99,12 @@ def bytes_of(content: str, encoding: str) -> bytes:
     if text_of(data, "base64") != content:
         raise Error(
             Code.FILE_CONTENT_INVALID,
-            "the content is base64 that would be read back in another spelling",
-            because="its last character says more than its bytes",
+            "the content is not canonical base64",
+            because="the unused bits of the last character are not zero",
         )
     return data
 
 
 def text_of(data: bytes, encoding: Encoding) -> str:
-    """Bytes as content."""
+    """Encode bytes as content."""
     return data.decode() if encoding == "text" else b64encode(data).decode()

@@ -1,9 +1,9 @@
-"""Files of sessions kept in the store: a stream beside each session's, whose log is every change and whose fold is the
-tree; the bytes are blobs.
+"""Session files in the store: a separate stream per session, with the changes as log, the tree as fold, and blobs for
+bytes.
 
-Nobody owns such a stream. Whoever wants to change something folds it, judges the change on that tree, and writes a
-record under the key of the next seq: if somebody was faster, the key is taken, and all of it is done again. So a
-change is judged on exactly what it changes, in every process and on every store.
+The stream is unowned and written optimistically. A writer folds the stream, checks its change on that tree, and appends
+a record under the key of the next seq. If the key is taken, the writer starts again. So each change is checked on
+exactly the tree it modifies, in every process and on every store.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ async def _no_seeds(session: SessionId) -> tuple[InitialFile, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Sessions:
-    """Whose sessions a file system is for, and what each begins with."""
+class SessionFileAccess:
+    """The tenant of a file system's sessions, and the source of their initial files."""
 
     tenant: Tenant = DEFAULT_TENANT
     seeds: Seeds = _no_seeds
@@ -49,21 +49,21 @@ class Sessions:
 
 @dataclass(frozen=True, slots=True)
 class StoredFiles(SessionFileSystem):
-    """The files of one tenant's sessions. What a session begins with is asked for when its files are first used."""
+    """The files of one tenant's sessions. Initial files are loaded when a session's files are first used."""
 
     store: Store
     clock: Clock
-    sessions: Sessions = Sessions()
+    sessions: SessionFileAccess = SessionFileAccess()
     signature: str = ""
 
-    # --- who changed something
+    # --- signed changes
 
     def signed(self, name: str) -> StoredFiles:
-        """The same files, for changes that can be found again under this name."""
+        """Return the same files with signed changes, which can be found again by this name."""
         return replace(self, signature=brief(digest(name)))
 
     async def signed_change(self, session_id: SessionId) -> FilesChanged | None:
-        """The first change under the name this was signed with; None if there is none. Reads the whole log."""
+        """Return the first change with this signature, or None. Reads the whole log."""
         rows = await self.store.read(files_stream(self.sessions.tenant, session_id))
         records = (decode(row.data, FilesChanged) for row in rows)
         mine = (record for record in records if record.by.partition(".")[0] == self.signature)
@@ -72,7 +72,7 @@ class StoredFiles(SessionFileSystem):
     # --- reading
 
     async def read_file(self, session_id: SessionId, path: str) -> SessionFile | None:
-        """A file with its content, or a directory without; None if there is neither."""
+        """Return a file with its content, a directory without, or None."""
         where = normal(path)
         while True:
             tree = await self._tree(session_id)
@@ -85,7 +85,7 @@ class StoredFiles(SessionFileSystem):
                 return _file(info, content, node.encoding)
 
     async def _content(self, session_id: SessionId, node: Node) -> str | None:
-        """What a file says; None if that was let go since the tree was read: then it says something else now."""
+        """Return the content of a file, or None if a later change released it."""
         stream = files_stream(self.sessions.tenant, session_id)
         try:
             return text_of((await self.store.blob(blob_name(node.hash), stream=stream)).data, node.encoding)
@@ -100,24 +100,24 @@ class StoredFiles(SessionFileSystem):
         return any(known.hash == node.hash for known in (await self._tree(session_id)).nodes.values())
 
     async def list_directory(self, session_id: SessionId, path: str) -> tuple[FileInfo, ...]:
-        """What stands in a directory, by name."""
+        """Return the entries of a directory, ordered by name."""
         where, tree = normal(path), await self._tree(session_id)
         if not tree.is_directory(where):
             if where in tree.nodes:
-                raise Error(Code.FILE_KIND_CONFLICT, f"{shown(where)} is not a directory", because="it is a file")
-            raise Error(Code.FILE_UNKNOWN, f"there is no directory {shown(where)}")
+                raise Error(Code.FILE_KIND_CONFLICT, f"{shown(where)} is not a directory", because="the path is a file")
+            raise Error(Code.FILE_UNKNOWN, f"unknown directory {shown(where)}")
         found = (tree.info(child) for child in tree.children(where))
         return tuple(info for info in found if info is not None)
 
     async def stat_file(self, session_id: SessionId, path: str) -> FileStat | None:
-        """What is known of a path."""
+        """Return the metadata of a path, or None."""
         where = normal(path)
         return (await self._tree(session_id)).stat(where)
 
     async def grep_files(
         self, session_id: SessionId, pattern: str, path_pattern: str | None = None
     ) -> tuple[GrepMatch, ...]:
-        """Lines of text files that match; what is no text, or too long, is passed over."""
+        """Return the matching lines of text files. Binary and oversized files are skipped."""
         is_match, is_wanted = line_matcher(pattern), path_filter(path_pattern)
         tree = await self._tree(session_id)
         wanted = [path for path, node in sorted(tree.nodes.items()) if _searchable(node) and is_wanted(path)]
@@ -132,7 +132,7 @@ class StoredFiles(SessionFileSystem):
     # --- writing
 
     async def write_file(self, session_id: SessionId, path: str, content: str, encoding: str = "text") -> SessionFile:
-        """Write a file, all of it or nothing."""
+        """Write a file atomically."""
         where = normal(path)
         tree = await self._change(session_id, lambda tree, by: tree.writing(where, (content, encoding), by))
         return _written(tree, where, content)
@@ -146,12 +146,12 @@ class StoredFiles(SessionFileSystem):
         content: str,
         encoding: str = "text",
     ) -> SessionFile | None:
-        """Write a file if it says what is expected: both in one step, whoever else writes."""
+        """Write a file if its content matches, atomically under concurrent writes."""
         where = normal(path)
         try:
             expected = sha256(bytes_of(expected_content, expected_encoding)).hexdigest()
         except Error:
-            return None  # no file says that
+            return None  # no file has such content
 
         def judged(tree: Tree, by: str) -> Change | None:
             node = tree.nodes.get(where)
@@ -169,27 +169,27 @@ class StoredFiles(SessionFileSystem):
         return changed is not None
 
     async def create_directory(self, session_id: SessionId, path: str) -> FileInfo:
-        """Make a directory, and those above it."""
+        """Create a directory and its parents."""
         where = normal(path)
         changed = await self._change_if(session_id, lambda tree, by: tree.making(where, by))
         info = (changed or await self._tree(session_id)).info(where)
-        if info is None:  # it was there when we looked, and somebody has deleted it since
+        if info is None:  # another writer has deleted the directory meanwhile
             return await self.create_directory(session_id, path)
         return info
 
     async def seed_initial_file(self, session_id: SessionId, file: InitialFile) -> None:
-        """Lay down a file that a session begins with, read-only if it says so."""
+        """Write an initial file of a session, optionally read-only."""
         await self._change(session_id, lambda tree, by: tree.seeding([file], by))
 
     # --- the log
 
     async def _change(self, session_id: SessionId, judge: Callable[[Tree, str], Change]) -> Tree:
         changed = await self._change_if(session_id, judge)
-        assert changed is not None  # this judge always has something to do, or raises
+        assert changed is not None  # this judge always returns a change, or raises
         return changed
 
     async def _change_if(self, session_id: SessionId, judge: Callable[[Tree, str], Change | None]) -> Tree | None:
-        """Write what `judge` makes of the tree, however often others are faster; the tree with it, or None."""
+        """Append the change that `judge` derives from the tree, and retry on conflict. Return the new tree, or None."""
         while True:
             before = await self._tree(session_id)
             change = judge(before, f"{self.signature}.{os.urandom(8).hex()}")
@@ -213,7 +213,7 @@ class StoredFiles(SessionFileSystem):
                 snapshot=fold,
             )
         )
-        return noted.new or noted.row.data == entry.data  # our own, written when the answer got lost
+        return noted.new or noted.row.data == entry.data  # an equal record is this change; its reply was lost
 
     async def _tree(self, session_id: SessionId) -> Tree:
         stream = files_stream(self.sessions.tenant, session_id)
@@ -225,7 +225,7 @@ class StoredFiles(SessionFileSystem):
         return Tree.of(session_id, fold.data if fold else None, fold.seq if fold else Seq(0), loaded.rows)
 
     async def _open(self, session_id: SessionId) -> None:
-        """Begin the log, with what the session begins with: all of that, once, or nothing."""
+        """Create the log with the session's initial files, atomically and once."""
         if await self.store.stream(session_stream(self.sessions.tenant, session_id)) is None:
             raise _unknown(session_id)
         change = Tree(session_id).seeding(await self.sessions.seeds(session_id), os.urandom(8).hex())
@@ -234,28 +234,28 @@ class StoredFiles(SessionFileSystem):
         except Error as problem:
             if problem.code is Code.SESSION_UNKNOWN:
                 raise _unknown(session_id) from None
-            if problem.code is not Code.SESSION_EXISTS:  # somebody was faster
+            if problem.code is not Code.SESSION_EXISTS:  # another writer was first
                 raise
 
 
 class StoredFilesFactory(SessionFileSystemFactory):
-    """What a runtime uses unless it is told otherwise: needs its `Store`, its `Clock` and its `Sessions`."""
+    """The default factory of a runtime. Needs its `Store`, its `Clock` and its `SessionFileAccess`."""
 
     async def create_session_file_system(self, context: SessionFileSystemFactoryContext) -> SessionFileSystem:
-        """Files in the store of the runtime.
+        """Create a file system in the runtime's store.
 
         Raises:
-            Error: `invalid_argument` if the host gave no store or no clock.
+            Error: `invalid_argument` without a store or a clock.
         """
         store: Store | None = context.get(Store)
         clock: Clock | None = context.get(Clock)
         if store is None or clock is None:
-            raise Error(Code.INVALID_ARGUMENT, "files need a store and a clock", because="the host gave none")
-        return StoredFiles(store, clock, context.get(Sessions) or Sessions())
+            raise Error(Code.INVALID_ARGUMENT, "files need a store and a clock", because="the host provides none")
+        return StoredFiles(store, clock, context.get(SessionFileAccess) or SessionFileAccess())
 
 
 def beginning(tenant: Tenant, session: SessionId, change: Change, at: int) -> NewStream:
-    """The log of a session's files, as it begins."""
+    """Return the new stream of a session's files."""
     return NewStream(
         stream=files_stream(tenant, session),
         agent="",
@@ -299,6 +299,6 @@ def _file(info: FileInfo, content: str | None, encoding: str) -> SessionFile:
 def _unknown(session_id: SessionId) -> Error:
     return Error(
         Code.SESSION_UNKNOWN,
-        f"there is no session {session_id!r} to have files",
+        f"unknown session {session_id!r}",
         hint="a session begins with its first input",
     )

@@ -1,7 +1,7 @@
-"""The files of a session as a fold of their log, and what may be changed in it. Pure: nothing is read or written here.
+"""The files of a session as a fold of their log, and the checks of changes. Pure.
 
-Law: every record says exactly what it changes (directories that had to be made included), so that folding needs no
-rule, and whoever judges a change has judged it on the tree that stood before it.
+Law: every record lists exactly its changes (including created parent directories). Folding thus needs no rules, and a
+change is checked on exactly the tree before it.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from perdure.vocab.records import Row
 
 KIND = "files_changed"
 CODE = "files-1"
-"""The version of this fold: snapshots of another one are passed over."""
+"""The version of this fold. Snapshots of other versions are ignored."""
 MAX_ENTRIES = 10_000
 
 
 class Node(msgspec.Struct, frozen=True, array_like=True):
-    """A file or directory. `hash` is the sha256 of the bytes of a file, blank for a directory."""
+    """A file or directory. `hash` is the sha256 of a file's bytes, blank for a directory."""
 
     born: str
     created_at: int
@@ -47,12 +47,12 @@ class Node(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def is_directory(self) -> bool:
-        """Whether it holds others, and no bytes."""
+        """True if the node is a directory."""
         return not self.hash
 
 
 class Put(msgspec.Struct, frozen=True, gc=False):
-    """A file has this content now."""
+    """The new content of a file."""
 
     path: str
     hash: str
@@ -62,7 +62,7 @@ class Put(msgspec.Struct, frozen=True, gc=False):
 
 
 class FilesChanged(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """One change: what was removed, then made, then put. `by` tells two equal changes apart."""
+    """One change: removals, then new directories, then files. `by` distinguishes equal changes."""
 
     by: str
     removed: tuple[str, ...] = ()
@@ -70,13 +70,13 @@ class FilesChanged(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     put: tuple[Put, ...] = ()
 
 
-class _Snapshot(msgspec.Struct, frozen=True):
+class _TreeSnapshot(msgspec.Struct, frozen=True):
     nodes: dict[str, Node]
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change that is allowed: the record, and the bytes that come with it."""
+    """An accepted change: the record, and its blobs."""
 
     record: FilesChanged
     blobs: tuple[Blob, ...] = ()
@@ -94,15 +94,15 @@ class Tree:
 
     @staticmethod
     def of(session: SessionId, snapshot: bytes | None, seq: Seq, rows: Iterable[Row]) -> Tree:
-        """The tree as a snapshot at `seq` and the records after it say."""
-        nodes = decode(snapshot, _Snapshot).nodes if snapshot is not None else {}
+        """Build the tree from a snapshot at `seq` and the later records."""
+        nodes = decode(snapshot, _TreeSnapshot).nodes if snapshot is not None else {}
         tree = Tree(session, seq, nodes)
         for row in rows:
             tree.fold(decode(row.data, FilesChanged), row.seq, row.at)
         return tree
 
     def fold(self, record: FilesChanged, seq: Seq, at: int) -> None:
-        """Take one more record in."""
+        """Apply one record."""
         for path in record.removed:
             for gone in [known for known in self.nodes if known == path or known.startswith(below(path))]:
                 del self.nodes[gone]
@@ -118,21 +118,21 @@ class Tree:
         return "fil_" + sha256(join(self.session, str(seq), path).encode()).hexdigest()[:24]
 
     def snapshot(self) -> bytes:
-        """This tree, for `of`."""
-        return encode(_Snapshot(self.nodes))
+        """Return this tree as a snapshot, for `of`."""
+        return encode(_TreeSnapshot(self.nodes))
 
-    # --- looking
+    # --- queries
 
     def is_directory(self, path: str) -> bool:
-        """Whether there is a directory."""
+        """Return True if the path is a directory."""
         return path == ROOT or (path in self.nodes and self.nodes[path].is_directory)
 
     def children(self, path: str) -> list[str]:
-        """What stands in a directory, by name."""
+        """Return the entries of a directory, ordered by name."""
         return sorted(known for known in self.nodes if parent_of(known) == path)
 
     def info(self, path: str) -> FileInfo | None:
-        """What is known of a path; the root is always there."""
+        """Return the entry of a path, or None. The root always exists."""
         node = Node("fil_root", 0, 0) if path == ROOT else self.nodes.get(path)
         if node is None:
             return None
@@ -149,7 +149,7 @@ class Tree:
         )
 
     def stat(self, path: str) -> FileStat | None:
-        """The same, without who it is."""
+        """Return the entry of a path without its ids, or None."""
         info = self.info(path)
         if info is None:
             return None
@@ -163,10 +163,10 @@ class Tree:
             updated_at=info.updated_at,
         )
 
-    # --- judging
+    # --- checks
 
     def writing(self, path: str, content: tuple[str, str], by: str) -> Change:
-        """Write a file: `content` and its encoding.
+        """Check and return a write of a file; `content` is the text and its encoding.
 
         Raises:
             Error: `file_kind_conflict`, `file_readonly`, `file_limit_exceeded`, `file_content_invalid`.
@@ -177,7 +177,7 @@ class Tree:
         return self._puts([InitialFile(path, content[0], _encoding(content[1]))], by)
 
     def seeding(self, seeds: Sequence[InitialFile], by: str) -> Change:
-        """Lay files down, read-only ones too; what stands there is replaced, whoever may change it.
+        """Check and return a write of initial files, which may be read-only and replace read-only ones.
 
         Raises:
             Error: as `writing`, except `file_readonly`; `file_path_invalid`.
@@ -190,21 +190,21 @@ class Tree:
         blobs: list[Blob] = []
         for file in files:
             if self.is_directory(file.path) or file.path in made:
-                raise _kind(file.path, "it is a directory")
+                raise _kind(file.path, "the path is a directory")
             for parent in parents_of(file.path):
                 if parent in puts or (parent in self.nodes and not self.is_directory(parent)):
-                    raise _kind(parent, "it is a file, and nothing can stand below it")
+                    raise _kind(parent, "a parent of the path is a file")
                 if parent not in self.nodes:
                     made[parent] = None
             data = bytes_of(file.content, file.encoding)
             blob = file_blob(data, file.encoding)
-            puts[file.path] = Put(file.path, sha256(data).hexdigest(), len(data), file.encoding, file.is_readonly)
+            puts[file.path] = Put(file.path, sha256(data).hexdigest(), len(data), file.encoding, file.readonly)
             blobs.append(blob)
         self._check_limits(made, puts)
         return Change(FilesChanged(by, made=tuple(made), put=tuple(puts.values())), tuple(blobs))
 
     def making(self, path: str, by: str) -> Change | None:
-        """Make a directory, and those above it; None if it is there.
+        """Check and return the creation of a directory and its parents, or None if it exists.
 
         Raises:
             Error: `file_kind_conflict`, `file_limit_exceeded`.
@@ -212,20 +212,22 @@ class Tree:
         missing = [one for one in (*parents_of(path), path) if not self.is_directory(one)]
         for one in missing:
             if one in self.nodes:
-                raise _kind(one, "it is a file")
+                raise _kind(one, "the path is a file")
         if not missing:
             return None
         self._check_limits(dict.fromkeys(missing), {})
         return Change(FilesChanged(by, made=tuple(missing)))
 
     def removing(self, path: str, by: str, *, recursive: bool) -> Change | None:
-        """Remove a file, or a directory: one that is not empty only with all that is in it. None if nothing is to do.
+        """Check and return the removal of a file or directory. A non-empty directory needs `recursive`.
+
+        Returns None if the path is missing or not empty.
 
         Raises:
-            Error: `file_path_invalid` for the root, `file_readonly` for what is, or holds, a read-only file.
+            Error: `file_readonly` for a read-only file, or a directory with one; `file_path_invalid` for the root.
         """
         if path == ROOT:
-            raise Error(Code.FILE_PATH_INVALID, "the root cannot be deleted", hint="delete what is in it")
+            raise Error(Code.FILE_PATH_INVALID, "the root cannot be deleted", hint="delete its entries")
         if path not in self.nodes:
             return None
         inside = [known for known in self.nodes if known.startswith(below(path))]
@@ -245,10 +247,10 @@ class Tree:
         if total > MAX_SESSION_BYTES:
             raise _limit(f"the files would have {total} bytes", f"those of a session have at most {MAX_SESSION_BYTES}")
         if entries > MAX_ENTRIES:
-            raise _limit(f"there would be {entries} files", f"a session has at most {MAX_ENTRIES}")
+            raise _limit(f"the session would have {entries} files", f"the limit is {MAX_ENTRIES}")
 
     def let_go(self, record: FilesChanged, after: Tree) -> tuple[BlobHash, ...]:
-        """The bytes that nobody refers to once this record is folded, which leads to the tree `after`."""
+        """Return the blobs that are unreferenced once this record is folded into the tree `after`."""
         kept = {node.hash for node in after.nodes.values()}
         touched = (*record.removed, *(put.path for put in record.put))
         old = {
@@ -260,13 +262,13 @@ class Tree:
 
 
 def blob_name(hash: str) -> BlobHash:
-    """Under which name the bytes of a file are stored: never that of bytes that a log refers to, which are let go by
-    other rules."""
+    """Return the blob name of a file's bytes. It differs from the names of log-referenced bytes, which have other
+    release rules."""
     return BlobHash(sha256(f"file:{hash}".encode()).hexdigest())
 
 
 def file_blob(data: bytes, encoding: Encoding) -> Blob:
-    """The bytes of a file."""
+    """Return the blob of a file's bytes."""
     media_type = "text/plain" if encoding == "text" else "application/octet-stream"
     return Blob(blob_name(sha256(data).hexdigest()), media_type, data)
 
@@ -278,7 +280,7 @@ def _encoding(encoding: str) -> Encoding:
 
 
 def _kind(path: str, because: str) -> Error:
-    return Error(Code.FILE_KIND_CONFLICT, f"{shown(path)} cannot be that", because=because, path=path)
+    return Error(Code.FILE_KIND_CONFLICT, f"{shown(path)} has another kind", because=because, path=path)
 
 
 def _readonly(path: str) -> Error:
@@ -286,4 +288,4 @@ def _readonly(path: str) -> Error:
 
 
 def _limit(what: str, because: str) -> Error:
-    return Error(Code.FILE_LIMIT_EXCEEDED, what, because=because, hint="delete what is not needed")
+    return Error(Code.FILE_LIMIT_EXCEEDED, what, because=because, hint="delete unneeded files")

@@ -1,4 +1,4 @@
-"""The store that forgets: everything in one process's memory. The reference the laws were written against."""
+"""The in-memory store of one process: the reference implementation of the store laws."""
 
 from perdure.store.memory.store import MemoryStore
 

@@ -1,8 +1,8 @@
-"""What enters a stream, once: deliveries, and what other streams send."""
+"""Admission of deliveries and of outbox entries from other streams."""
 
 from __future__ import annotations
 
-from perdure.commit.plan import Sent, first_entry, sent_as
+from perdure.commit.plan import OutboxResult, first_entry, sent_as
 from perdure.errors import Error
 from perdure.ids import WorkerId, stream_names
 from perdure.inbox.admit import (
@@ -21,7 +21,7 @@ from perdure.vocab.records import FORMAT
 
 
 def admit(on: Tables, delivery: Delivery, claim_for: WorkerId | None) -> Admission:
-    """Put something into a stream's inbox, once; claim the stream too if it is free and idle."""
+    """Put a delivery into a stream's inbox once; also claim the stream if it is idle and unowned."""
     admission = take_in(on, delivery)
     if not isinstance(admission, Admitted):
         return admission
@@ -34,14 +34,14 @@ def admit(on: Tables, delivery: Delivery, claim_for: WorkerId | None) -> Admissi
 
 
 def take_in(on: Tables, new: Delivery) -> Admission:
-    """Judge a delivery, and put it into the inbox of its stream, which it may open.
+    """Judge a delivery, and put it into the inbox of its stream; open the stream if needed.
 
     Raises:
-        Error: `stream_unknown`, `blob_unknown`.
+        Error: `session_unknown`, `session_agent_conflict`, `blob_unknown`.
     """
     stream = on.streams.get(new.stream)
     opening = opens(stream.agent if stream else None, new)
-    refused = new.once and new.stream in on.graves if opening else new.fresh
+    refused = new.once and new.stream in on.tombstones if opening else new.fresh
     if refused:
         return Conflict(new.source_key)
     judged = decide(stream.admissions.get(new.source_key) if stream else None, new)
@@ -50,23 +50,23 @@ def take_in(on: Tables, new: Delivery) -> Admission:
     _check_refers(on, new)
     if opening:
         stream = _open(on, new)
-    assert stream is not None  # opens() refuses what neither exists nor is opened
+    assert stream is not None  # opens() refuses an unknown stream that the delivery does not open
     on.refer(stream, (*new.blobs, *(on.blobs[hash].blob for hash in new.refers)))
     stream.admissions[new.source_key] = (new.content, *ids_of(new.item))
     return Admitted(on.deliver(stream, new), opened=opening)
 
 
-def send(on: Tables, new: Delivery) -> Sent:
-    """Take in what another stream sends; a target that is gone is a verdict, and no error."""
+def send(on: Tables, new: Delivery) -> OutboxResult:
+    """Deliver an outbox entry of another stream; a refusal is a result, not an exception."""
     try:
         return sent_as(take_in(on, new))
     except Error as refusal:
-        return Sent("discarded", refusal.code)
+        return OutboxResult("discarded", refusal.code)
 
 
 def _open(on: Tables, new: Delivery) -> Stream:
     now = on.clock.wall_ms()
-    stream = Stream(new.stream, new.agent or "", now, now, fence=on.graves.get(new.stream, UNFENCED))
+    stream = Stream(new.stream, new.agent or "", now, now, fence=on.tombstones.get(new.stream, UNFENCED))
     stream.queue, stream.priority, stream.number = new.queue, new.priority, next(on.numbers)
     stream.write(first_entry(new))
     stream.tag(*new.tags)
@@ -75,7 +75,7 @@ def _open(on: Tables, new: Delivery) -> Stream:
 
 
 def _check_refers(on: Tables, new: Delivery) -> None:
-    """Bytes may be referred to again by whose tenant has them."""
+    """Refuse references to bytes that no stream of the tenant refers to."""
     tenant = stream_names(new.stream)[0]
     for hash in new.refers:
         owners = on.blobs[hash].owners if hash in on.blobs else ()

@@ -1,4 +1,4 @@
-"""The owned append. Every reason to refuse is found before anything changes: there is nothing to roll back."""
+"""The owned append. All checks run before the first change, so nothing needs a rollback."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from perdure.vocab.promises import PromiseState, Resolution
 
 
 def append(on: Tables, plan: Plan) -> Receipt:
-    """Write a plan, or answer with the receipt it got the first time.
+    """Write a plan, or return its first receipt if it was written before.
 
     Raises:
-        Error: why it was refused. Nothing was written.
+        Error: the plan was refused. Nothing was written.
     """
     check_budget(plan)
     stream = on.streams.get(plan.stream)
     judgement = judge(plan, stream.state if stream else None)
     if isinstance(judgement, Refuse):
         raise judgement.error
-    assert stream is not None  # judge refuses what does not exist
+    assert stream is not None  # judge refuses an unknown stream
     if isinstance(judgement, AlreadyApplied):
         return _receipt_again(on, plan, stream)
     _check(on, plan, stream)
@@ -56,12 +56,12 @@ def _receipt_again(on: Tables, plan: Plan, stream: Stream) -> Receipt:
         missed=stream.admitted_between(plan.known_seq, first),
         resolved=_answers(on, plan.waits),
         replayed=True,
-        sent=stream.verdicts.get((plan.fence, plan.n), ()),
+        sent=stream.outbox_rejections.get((plan.fence, plan.n), ()),
     )
 
 
 def _check(on: Tables, plan: Plan, stream: Stream) -> None:
-    """Find every reason to refuse before anything changes: this store has no transaction to roll back."""
+    """Run all checks before the first change: this store has no transaction to roll back."""
     taken = {key: row.kind for key, row in stream.keys.items()}
     for entry in plan.entries:
         if entry.key is not None:
@@ -88,7 +88,7 @@ def _apply(on: Tables, plan: Plan, stream: Stream, judgement: Apply) -> Receipt:
         stream.write(entry, fence=plan.fence, n=plan.n)
     for inbox_id in plan.consume:
         del stream.inbox[inbox_id], stream.came_at[inbox_id]
-        stream.news.discard(inbox_id)
+        stream.wakes.discard(inbox_id)
     for timer in plan.timers:
         if isinstance(timer, SetTimer):
             stream.timers.setdefault(timer.name, timer.due_at)
@@ -100,15 +100,15 @@ def _apply(on: Tables, plan: Plan, stream: Stream, judgement: Apply) -> Receipt:
         stream.prune(plan.prunes)
     if plan.snapshot is not None:
         stream.snapshot = plan.snapshot
-    sent = tuple(send(on, new) for new in plan.sends)
+    sent = tuple(send(on, new) for new in plan.outbox)
     if sent:
-        stream.verdicts[plan.fence, plan.n] = sent
+        stream.outbox_rejections[plan.fence, plan.n] = sent
     for promise in plan.uses:
         used = structs.replace(on.promises[promise], consumed_at=on.clock.wall_ms())
         on.promises[promise] = used
-    for ask in plan.asks:
+    for ask in plan.person_requests:
         asked = PromiseState(
-            id=ask.promise, stream=stream.id, deadline_at=ask.deadline_at, asks=ask.kind, asked_at=ask.at
+            id=ask.promise, stream=stream.id, deadline_at=ask.deadline_at, request_kind=ask.kind, requested_at=ask.at
         )
         on.promises.setdefault(ask.promise, asked)
     _park(on, plan, stream, resolved)
@@ -129,8 +129,9 @@ def _apply(on: Tables, plan: Plan, stream: Stream, judgement: Apply) -> Receipt:
 
 
 def _park(on: Tables, plan: Plan, stream: Stream, resolved: tuple[tuple[PromiseId, Resolution], ...]) -> None:
-    """A plan that meets an answer does not park: it keeps its stream, which stays active so that a crash now
-    cannot lose the answer.
+    """Update the stream's state, and park it unless one of its waits is already resolved.
+
+    A stream with a resolved wait stays owned and active, so that a crash cannot lose the resolution.
     """
     stream.n = plan.n
     if plan.recovers:

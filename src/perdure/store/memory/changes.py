@@ -1,4 +1,4 @@
-"""What is done to a stream from outside, by anyone, unfenced: noted, amended, redacted, made, deleted."""
+"""Changes to a stream without a fence: annotation, control write, redaction, conditional append, creation, deletion."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from perdure.ids import Fence, StreamId, stream_names
 from perdure.inbox.admit import Admitted, Delivery, delivery
 from perdure.inbox.items import Wake
 from perdure.store.memory.admissions import send, take_in
-from perdure.store.memory.promises import stir
+from perdure.store.memory.promises import notify_streams
 from perdure.store.memory.state import UNFENCED, Stream, Tables
 from perdure.store.shapes import Annotated, Intervened
 
 
 def annotate(on: Tables, note: Note) -> Annotated:
-    """Append an admitted record, unfenced; the first one under a key stands."""
+    """Append an admitted record, without a fence. The first record under its key wins."""
     stream = on.existing(note.stream)
     noted = _note(stream, note.entry)
     if noted.new:
@@ -41,7 +41,7 @@ def annotate(on: Tables, note: Note) -> Annotated:
 
 
 def intervene(on: Tables, intervention: Intervention) -> Intervened:
-    """Do something to a stream from outside: all of it or nothing."""
+    """Apply a control write, all or nothing."""
     stream, new, pause = on.existing(intervention.stream), intervention.delivery, intervention.pause
     newer = intervention.known_inbox is not None and max(stream.inbox, default=0) > intervention.known_inbox
     if newer or any(row not in stream.inbox for row in intervention.withdraw):
@@ -55,10 +55,10 @@ def intervene(on: Tables, intervention: Intervention) -> Intervened:
         return Intervened(done=False, admission=admission)
     for row in intervention.withdraw:
         del stream.inbox[row], stream.came_at[row]
-        stream.news.discard(row)
+        stream.wakes.discard(row)
     if pause is not None:
         _pause(stream, pause)
-    for other in intervention.sends:
+    for other in intervention.outbox:
         send(on, other)
     stream.updated_at = on.clock.wall_ms()
     on.committed()
@@ -72,7 +72,7 @@ def _pause(stream: Stream, pause: Pause) -> None:
 
 
 def redact(on: Tables, redaction: Redaction) -> Annotated:
-    """Replace what a record said, once; its snapshot and the references it alone had go too."""
+    """Replace a record's content once; delete the snapshot and the blob references of this record alone."""
     stream = on.existing(redaction.stream)
     note = redaction.note
     if note.key is not None and note.key in stream.keys:
@@ -97,7 +97,7 @@ def redact(on: Tables, redaction: Redaction) -> Annotated:
 
 
 def amend(on: Tables, amendment: Amendment) -> Annotated:
-    """Add a record, with the bytes it brings and without those it lets go."""
+    """Append one record to an unowned stream, or return the record that already has its log key."""
     stream = on.existing(amendment.stream)
     noted = _note(stream, amendment.entry)
     if noted.new:
@@ -110,14 +110,14 @@ def amend(on: Tables, amendment: Amendment) -> Annotated:
 
 
 def create(on: Tables, new: NewStream) -> None:
-    """A stream with its past."""
+    """Create a stream with its history."""
     check_admissions(new)
     if new.beside is not None:
         on.existing(new.beside)
     if new.stream in on.streams:
         raise stream_exists(new.stream)
     now = on.clock.wall_ms()
-    stream = Stream(new.stream, new.agent, now, now, fence=on.graves.get(new.stream, UNFENCED))
+    stream = Stream(new.stream, new.agent, now, now, fence=on.tombstones.get(new.stream, UNFENCED))
     keys: dict[str, str] = {}
     for entry in new.entries:
         if entry.key is not None and entry.key in keys:
@@ -136,16 +136,16 @@ def create(on: Tables, new: NewStream) -> None:
 
 
 def delete(
-    on: Tables, stream: StreamId, beside: tuple[StreamId, ...], edges: tuple[str, ...], sends: tuple[Delivery, ...]
+    on: Tables, stream: StreamId, beside: tuple[StreamId, ...], edges: tuple[str, ...], outbox: tuple[Delivery, ...]
 ) -> bool:
-    """Remove a stream and everything it owns; whoever waits for one of its promises is woken to find it gone."""
+    """Delete a stream and everything it owns; wake streams that wait for its promises, which are unknown then."""
     deleted = _delete_one(on, stream)
     for other in beside:
         _delete_one(on, other)
     for one in on.streams.values() if edges else ():
         if one.names[0] == stream_names(stream)[0]:
             one.tags = tuple(tag for tag in one.tags if not tag.startswith(edges))
-    for new in sends if deleted else ():
+    for new in outbox if deleted else ():
         send(on, new)
     return deleted
 
@@ -154,11 +154,11 @@ def _delete_one(on: Tables, stream: StreamId) -> bool:
     found = on.streams.pop(stream, None)
     if found is None:
         return False
-    on.graves[stream] = found.fence
+    on.tombstones[stream] = found.fence
     on.unrefer(found, tuple(found.blobs))
     for promise in [p.id for p in on.promises.values() if p.stream == stream]:
         del on.promises[promise]
-        stir(on, promise, on.clock.wall_ms())
+        notify_streams(on, promise, on.clock.wall_ms())
     on.committed()
     return True
 

@@ -1,4 +1,4 @@
-"""Workers, their leases, and the permits they hold."""
+"""Workers, their leases and their permits."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from perdure.ids import WorkerId
-from perdure.store.memory.state import Tables, Worker
-from perdure.store.permits import Ask, Permit, allot
+from perdure.store.memory.state import MemoryWorker, Tables
+from perdure.store.permits import Permit, PermitRequest, allot
 from perdure.store.shapes import WorkerInfo
 
 
-def register(on: Tables, worker: Worker) -> None:
-    """Make a worker known and alive."""
+def register(on: Tables, worker: MemoryWorker) -> None:
+    """Register a worker as alive, and remove dead workers without unfinished work."""
     worker.lease_until, worker.lease_ms = on.lease_end(), on.lease_ms
     on.workers[worker.id] = worker
     for dead in [other.id for other in on.workers.values() if other.dead]:
@@ -21,7 +21,7 @@ def register(on: Tables, worker: Worker) -> None:
 
 
 def _forget(on: Tables, dead: WorkerId) -> None:
-    """Let go of what a dead worker held and had nothing to do with; if that was all, forget it."""
+    """Release a dead worker's streams without work; if it then owns none, delete its row."""
     held = [stream for stream in on.streams.values() if stream.owner == dead]
     for stream in held:
         if not (stream.active or stream.parked or stream.inbox or stream.timers):
@@ -31,11 +31,11 @@ def _forget(on: Tables, dead: WorkerId) -> None:
         on.permits = [permit for permit in on.permits if permit.worker != dead]
 
 
-def retire(on: Tables, worker: WorkerId, *, loose_ends: bool) -> None:
-    """The worker ends in order: what it held is free at once. With loose ends it is not dead before we are."""
-    if loose_ends and worker in on.workers:
+def deregister(on: Tables, worker: WorkerId, *, abandoned_calls: bool) -> None:
+    """Deregister a worker and release its streams. With `abandoned_calls`, its row stays and is not dead."""
+    if abandoned_calls and worker in on.workers:
         left = on.workers[worker]
-        left.lease_until, left.lease_ms = on.clock.monotonic_ms(), 0  # this is when it was last seen
+        left.lease_until, left.lease_ms = on.clock.monotonic_ms(), 0  # the lease ends now, at its last heartbeat
     else:
         on.workers.pop(worker, None)
         on.permits = [permit for permit in on.permits if permit.worker != worker]
@@ -45,7 +45,7 @@ def retire(on: Tables, worker: WorkerId, *, loose_ends: bool) -> None:
     on.committed()
 
 
-def _seen(on: Tables, worker: Worker) -> WorkerInfo:
+def _seen(on: Tables, worker: MemoryWorker) -> WorkerInfo:
     held = [stream for stream in on.streams.values() if stream.owner == worker.id]
     return WorkerInfo(
         worker.id,
@@ -64,8 +64,10 @@ def _seen(on: Tables, worker: Worker) -> WorkerInfo:
     )
 
 
-def exchange(on: Tables, worker: WorkerId, asks: Sequence[Ask], back: Sequence[str], now: int) -> frozenset[str]:
-    """Give permits back, and ask for others."""
+def exchange(
+    on: Tables, worker: WorkerId, asks: Sequence[PermitRequest], back: Sequence[str], now: int
+) -> frozenset[str]:
+    """Release permits and request others; return the holders whose permits are granted."""
     on.permits = [row for row in on.permits if row.worker != worker or row.holder not in back]
     granted, changed = allot(permits(on), asks, worker)
     for row in changed:
@@ -80,10 +82,10 @@ def exchange(on: Tables, worker: WorkerId, asks: Sequence[Ask], back: Sequence[s
 
 
 def permits(on: Tables) -> tuple[Permit, ...]:
-    """Every permit that is held or waited for, in the order of asking."""
+    """Return all granted and queued permits, in request order."""
     return tuple(replace(permit, alive=not on.gone(permit.worker)) for permit in on.permits)
 
 
 def workers(on: Tables) -> tuple[WorkerInfo, ...]:
-    """All workers that are known."""
+    """Return all registered workers."""
     return tuple(_seen(on, worker) for worker in on.workers.values())

@@ -1,4 +1,4 @@
-"""The side channel of a store in memory."""
+"""The side channel of the in-memory store."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from perdure.store.live import KEPT_MS, Piece
 
 
 class MemoryChannel:
-    """Pieces by stream."""
+    """A side channel in memory, with pieces by stream."""
 
     def __init__(self) -> None:
         self._pieces: dict[StreamId, list[Piece]] = {}
         self._told_at: dict[StreamId, int] = {}
 
     async def put(self, pieces: Sequence[Piece], *, over: Sequence[tuple[StreamId, int]] = (), now: int) -> None:
-        """Forget, then add."""
+        """Delete the pieces of ended calls, then add pieces."""
         for stream, run in over:
             left = [piece for piece in self._pieces.pop(stream, ()) if piece.run > run]
             if left:
@@ -28,10 +28,10 @@ class MemoryChannel:
             await self.forget(stream)
 
     async def read(self, stream: StreamId) -> tuple[Piece, ...]:
-        """What there is of a stream."""
+        """Return the pieces of a stream."""
         return tuple(sorted(self._pieces.get(stream, ()), key=lambda piece: (piece.run, piece.seq, piece.start)))
 
     async def forget(self, stream: StreamId) -> None:
-        """The stream is gone."""
+        """Delete all pieces of a stream that was deleted."""
         self._pieces.pop(stream, None)
         self._told_at.pop(stream, None)

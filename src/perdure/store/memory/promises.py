@@ -1,4 +1,4 @@
-"""Promises: the first answer stands, and whoever waits is woken."""
+"""Promises: the first resolution wins and wakes the waiting streams."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from msgspec import structs
 from perdure.ids import PromiseId, Tenant, stream_names
 from perdure.inbox.admit import wake
 from perdure.store.memory.state import Tables
-from perdure.store.shapes import Accepted, AlreadyResolved, Resolved, Unknown
+from perdure.store.shapes import Accepted, AlreadyResolved, PromiseUnknown, Resolved
 from perdure.vocab.promises import PromiseState, Resolution, TimedOut
 
 
 def promise(on: Tables, promise: PromiseState) -> PromiseState:
-    """Create a promise if it does not exist; the stored one is returned."""
+    """Create a promise unless it exists; return the stored one."""
     if promise.id not in on.promises:
         on.existing(promise.stream)
         on.promises[promise.id] = promise
@@ -23,16 +23,16 @@ def promise(on: Tables, promise: PromiseState) -> PromiseState:
 
 
 def resolve(on: Tables, promise: PromiseId, resolution: Resolution, now: int) -> Resolved:
-    """Answer a promise: the first answer stands, and every stream that waits for it is woken."""
+    """Resolve a promise and wake every stream that waits for it. The first resolution wins."""
     known = on.promises.get(promise)
     if known is None:
-        return Unknown()
+        return PromiseUnknown()
     if known.resolution is not None:
         return AlreadyResolved(known.resolution)
     late = known.deadline_at is not None and known.deadline_at <= on.clock.wall_ms()
     told = TimedOut() if late else resolution
     on.promises[promise] = structs.replace(known, resolution=told)
-    stir(on, promise, now)
+    notify_streams(on, promise, now)
     on.committed()
     return Accepted() if told == resolution else AlreadyResolved(told)
 
@@ -40,7 +40,7 @@ def resolve(on: Tables, promise: PromiseId, resolution: Resolution, now: int) ->
 def resolve_all(
     on: Tables, answers: Sequence[tuple[PromiseState, Resolution]], now: int
 ) -> dict[PromiseId, Resolution]:
-    """Answer several promises, all of them or none; what stood in the way."""
+    """Resolve several promises, all or none; return the resolutions that prevented it."""
     closed: dict[PromiseId, Resolution] = {}
     for made, _ in answers:
         known = on.promises.get(made.id) or made
@@ -52,13 +52,13 @@ def resolve_all(
         on.existing(made.stream)
     for made, resolution in answered:
         on.promises[made.id] = structs.replace(on.promises.get(made.id) or made, resolution=resolution)
-        stir(on, made.id, now)
+        notify_streams(on, made.id, now)
     on.committed()
     return closed
 
 
-def stir(on: Tables, promise: PromiseId, now: int) -> None:
-    """Wake whoever waits for a promise."""
+def notify_streams(on: Tables, promise: PromiseId, now: int) -> None:
+    """Wake every stream that waits for a promise."""
     for stream in on.streams.values():
         if promise in stream.waits:
             stream.waits.discard(promise)
@@ -66,17 +66,17 @@ def stir(on: Tables, promise: PromiseId, now: int) -> None:
 
 
 def asked(on: Tables, tenant: Tenant, after: tuple[int, PromiseId] | None) -> tuple[PromiseState, ...]:
-    """What people are asked and have not answered, the longest waiting first."""
+    """Return unresolved requests to people, oldest first."""
     found = [p for p in on.promises.values() if _asks(p, tenant) and p.resolution is None]
-    placed = sorted((p.asked_at or 0, p.id) for p in found)
+    placed = sorted((p.requested_at or 0, p.id) for p in found)
     return tuple(on.promises[id] for at, id in placed if after is None or (at, id) > after)
 
 
 def asked_as(on: Tables, tenant: Tenant, prefix: str) -> tuple[PromiseState, ...]:
-    """What people were asked under ids that begin like this."""
+    """Return requests to people whose promise id begins with `prefix`."""
     found = [p for p in on.promises.values() if _asks(p, tenant) and p.id.startswith(prefix)]
     return tuple(sorted(found, key=lambda p: p.id))
 
 
 def _asks(promise: PromiseState, tenant: Tenant) -> bool:
-    return bool(promise.asks) and stream_names(promise.stream)[0] == tenant
+    return bool(promise.request_kind) and stream_names(promise.stream)[0] == tenant

@@ -1,4 +1,4 @@
-"""What is read. Nothing here writes."""
+"""Read operations; nothing here writes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from perdure.store.shapes import Diagnosis, Loaded, StreamInfo
 
 
 def load(on: Tables, stream: StreamId, code: str) -> Loaded:
-    """What a new owner folds; a snapshot of another code version is passed over."""
+    """Return the data that a new owner folds. Snapshots of another code version are ignored."""
     found = on.streams.get(stream)
     if found is None:
         return Loaded(None, (), ())
@@ -20,7 +20,7 @@ def load(on: Tables, stream: StreamId, code: str) -> Loaded:
 
 
 def listed(on: Tables, tenant: Tenant, kind: str, tag: str | None) -> list[Stream]:
-    """Those of a tenant and a kind; with a tag, only those that have it."""
+    """Return the streams of a tenant and a kind; with a tag, only streams that have it."""
     mine = (s for s in on.streams.values() if s.names[:2] == (tenant, kind))
     return [s for s in mine if tag is None or tag in s.tags]
 
@@ -28,19 +28,19 @@ def listed(on: Tables, tenant: Tenant, kind: str, tag: str | None) -> list[Strea
 def changed(
     on: Tables, tenant: Tenant, kind: str, before: tuple[int, StreamId] | None, tag: str | None
 ) -> list[Stream]:
-    """The most recently changed first."""
+    """Return streams, most recently changed first."""
     found = [s for s in listed(on, tenant, kind, tag) if before is None or (s.updated_at, s.id) < before]
     return sorted(found, key=lambda s: (s.updated_at, s.id), reverse=True)
 
 
 def newest(on: Tables, tenant: Tenant, kind: str, before: int | None, tag: str, agent: str | None) -> list[Stream]:
-    """The latest made first."""
+    """Return streams, most recently created first."""
     found = [s for s in listed(on, tenant, kind, tag) if agent in (None, s.agent)]
     return sorted([s for s in found if before is None or s.number < before], key=lambda s: s.number, reverse=True)
 
 
 def info(on: Tables, s: Stream) -> StreamInfo:
-    """A stream's row."""
+    """Return a stream's row."""
     tenant, kind, name = s.names
     return StreamInfo(
         stream=s.id,
@@ -67,17 +67,17 @@ def info(on: Tables, s: Stream) -> StreamInfo:
 
 
 def blob(on: Tables, hash: BlobHash, stream: StreamId | None) -> Blob:
-    """Stored bytes; with a stream, only if it holds a reference."""
+    """Return stored bytes; with `stream`, only if that stream refers to them."""
     known = on.blobs.get(hash)
     if known is None or (stream is not None and stream not in known.owners):
-        raise Error(Code.BLOB_UNKNOWN, "there are no stored bytes of this name", blob=hash)
+        raise Error(Code.BLOB_UNKNOWN, "unknown blob", blob=hash)
     return known.blob
 
 
 def check(on: Tables) -> tuple[Diagnosis, ...]:
-    """Look the store over: only leases can be stuck here."""
+    """Check for unfinished streams without a live worker, the only possible problem in memory."""
     stuck = [s.id for s in on.streams.values() if s.active and (s.owner is None or on.gone(s.owner))]
     if stuck:
-        detail = f"{len(stuck)} unfinished streams have no live worker; any worker will take them"
+        detail = f"{len(stuck)} unfinished streams have no live worker; any worker can claim them"
         return (Diagnosis("warn", "leases", detail),)
     return (Diagnosis("ok", "leases", "no unfinished stream is without a live worker"),)

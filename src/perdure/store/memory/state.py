@@ -1,4 +1,4 @@
-"""What a memory store holds, as plain mutable objects."""
+"""The tables of the in-memory store, as plain mutable objects."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from perdure.clock import Clock
 from perdure.commit.changes import Pause
-from perdure.commit.plan import Blob, Entry, Prune, Sent, Snapshot, StreamState, ends
+from perdure.commit.plan import Blob, Entry, OutboxResult, Prune, Snapshot, StreamState, ends
 from perdure.ids import BlobHash, Fence, InputId, PromiseId, Seq, StreamId, TurnId, WorkerId, stream_names
 from perdure.inbox.admit import Delivery, is_news, stream_unknown
 from perdure.store.permits import Permit
@@ -24,7 +24,7 @@ UNFENCED = Fence(0)
 
 @dataclass(slots=True)
 class Stored:
-    """A log row and the append that wrote it; (0, 0) for what was admitted."""
+    """A log row and the append that wrote it; fence and n are 0 for an admitted row."""
 
     row: Row
     fence: Fence
@@ -53,13 +53,13 @@ class Stream:
     keys: dict[str, Row] = field(default_factory=dict[str, Row])
     admissions: dict[str, tuple[str, TurnId, InputId]] = field(default_factory=dict[str, tuple[str, TurnId, InputId]])
     inbox: dict[int, InboxRow] = field(default_factory=dict[int, InboxRow])
-    news: set[int] = field(default_factory=set[int])
+    wakes: set[int] = field(default_factory=set[int])
     came_at: dict[int, int] = field(default_factory=dict[int, int])
     timers: dict[str, int] = field(default_factory=dict[str, int])
     waits: set[PromiseId] = field(default_factory=set[PromiseId])
     blobs: set[BlobHash] = field(default_factory=set[BlobHash])
-    verdicts: dict[tuple[Fence, int], tuple[Sent, ...]] = field(
-        default_factory=dict[tuple[Fence, int], tuple[Sent, ...]]
+    outbox_rejections: dict[tuple[Fence, int], tuple[OutboxResult, ...]] = field(
+        default_factory=dict[tuple[Fence, int], tuple[OutboxResult, ...]]
     )
     snapshot: Snapshot | None = None
     title: str = ""
@@ -70,23 +70,23 @@ class Stream:
     priority: int | None = None
 
     def tag(self, *tags: str) -> None:
-        """Let it be found by these too. One that has ended is not live any more."""
+        """Add tags; an ended stream gets no tag that begins with `LIVE`."""
         over = PROCESS_END in self.keys
         self.tags = tuple(sorted({*self.tags, *(tag for tag in tags if not (over and tag.startswith(LIVE)))}))
 
     @property
     def last_seq(self) -> Seq:
-        """Rows are dense, so their number is the last seq."""
+        """The last seq of the log: rows are dense, so it equals their number."""
         return Seq(len(self.log))
 
     @property
     def state(self) -> StreamState:
-        """What a plan is judged by."""
+        """The state that judges a plan."""
         return StreamState(self.owner, self.fence, self.n, self.last_seq, self.format)
 
     @property
     def names(self) -> tuple[str, str, str]:
-        """Tenant, kind and name."""
+        """The stream's tenant, kind and name."""
         return stream_names(self.id)
 
     def write(self, entry: Entry, *, fence: Fence = UNFENCED, n: int = 0) -> Row:
@@ -109,14 +109,14 @@ class Stream:
         return row
 
     def taken_over(self) -> int:
-        """Count that nobody gave it back; from 1 again if an owner has written anything since the last time."""
+        """Count a takeover and return the count. The count restarts at 1 if an owner has written since the last one."""
         self.takeovers = self.stuck + 1
         self.stuck_seq = self._last_owned
         return self.takeovers
 
     @property
     def stuck(self) -> int:
-        """How often it was taken over since an owner last wrote anything."""
+        """The number of takeovers since an owner last wrote a record."""
         return self.takeovers if self.stuck_seq == self._last_owned else 0
 
     @property
@@ -125,19 +125,19 @@ class Stream:
         return next(owned, 0)
 
     def rewrite(self, seq: Seq, data: bytes) -> None:
-        """Another payload for a record that stands."""
+        """Replace the payload of a record."""
         stored = self.log[seq - 1]
         stored.row = replace(stored.row, data=data)
         if stored.row.key is not None:
             self.keys[stored.row.key] = stored.row
 
     def rows(self, after: Seq = Seq(0), until: Seq | None = None) -> list[Row]:
-        """What is in the log, `after` exclusive, `until` inclusive."""
+        """Return log rows in order; `after` is exclusive, `until` inclusive."""
         return [s.row for s in self.log[after:until] if not s.pruned]
 
     def prune(self, prune: Prune) -> None:
-        """Take records and source keys out; the places stay."""
-        for seq in prune.places:
+        """Delete records and source keys; the seqs of the records stay unused."""
+        for seq in prune.seqs:
             if seq <= len(self.log):
                 stored = self.log[seq - 1]
                 stored.pruned = True
@@ -148,18 +148,18 @@ class Stream:
             self.admissions.pop(key, None)
 
     def written_by(self, fence: Fence, n: int) -> tuple[tuple[Row, ...], Seq]:
-        """The rows of one append, and the last row the same fence wrote before it."""
+        """Return the rows of one append, and the last seq that the same fence wrote before it."""
         rows = tuple(s.row for s in self.log if (s.fence, s.n) == (fence, n) and not s.pruned)
         before = [s.row.seq for s in self.log if s.fence == fence and s.n < n and not s.pruned]
         return rows, Seq(max(before, default=0))
 
     def admitted_between(self, after: Seq, before: Seq) -> tuple[Row, ...]:
-        """Rows that were not written by an owner, both bounds exclusive."""
+        """Return admitted rows between two seqs, both exclusive."""
         return tuple(s.row for s in self.log[after : before - 1] if s.fence == UNFENCED and not s.pruned)
 
 
 @dataclass(slots=True)
-class Worker:
+class MemoryWorker:
     """A worker and its lease."""
 
     id: WorkerId
@@ -176,22 +176,22 @@ class Worker:
 
 @dataclass(slots=True)
 class Counted:
-    """A blob and the streams that own a reference to it."""
+    """A blob and the streams that refer to it."""
 
     blob: Blob
     owners: set[StreamId] = field(default_factory=set[StreamId])
 
 
 class Tables:
-    """Everything the store holds, and the few things that all of it does."""
+    """The tables of the store, and the operations that all modules share."""
 
     def __init__(self, clock: Clock, lease_ms: int) -> None:
         self.clock = clock
         self.lease_ms = lease_ms
         self.counters = Counters()
         self.streams: dict[StreamId, Stream] = {}
-        self.graves: dict[StreamId, Fence] = {}
-        self.workers: dict[WorkerId, Worker] = {}
+        self.tombstones: dict[StreamId, Fence] = {}
+        self.workers: dict[WorkerId, MemoryWorker] = {}
         self.permits: list[Permit] = []
         self.promises: dict[PromiseId, PromiseState] = {}
         self.blobs: dict[BlobHash, Counted] = {}
@@ -200,14 +200,14 @@ class Tables:
         self._inbox_ids = itertools.count(1)
 
     def committed(self) -> None:
-        """Something has changed."""
+        """Count a commit."""
         self.counters.commits += 1
 
     def existing(self, stream: StreamId) -> Stream:
-        """A stream that must be there.
+        """Return an existing stream.
 
         Raises:
-            Error: `stream_unknown`.
+            Error: `session_unknown`.
         """
         found = self.streams.get(stream)
         if found is None:
@@ -217,39 +217,39 @@ class Tables:
     # --- leases
 
     def gone(self, worker: WorkerId | None) -> bool:
-        """Whether nobody alive is behind this name: killed, unknown, or its lease lapsed."""
+        """Return whether a worker is not alive: unknown, killed, or with a lapsed lease."""
         known = self.workers.get(worker) if worker is not None else None
         return known is None or known.dead or known.lease_until <= self.clock.monotonic_ms()
 
     def extend(self, worker: WorkerId) -> None:
-        """Its lease is a whole one again, unless it is dead."""
+        """Extend a worker's lease to its full length, unless the worker is dead."""
         known = self.workers.get(worker)
         if known is not None and not known.dead:
             known.lease_until = self.lease_end()
 
     def lease_end(self) -> int:
-        """When a lease that begins now ends."""
+        """Return the end of a lease that begins now."""
         return self.clock.monotonic_ms() + self.lease_ms
 
     # --- inboxes and bytes
 
     def deliver(self, stream: Stream, new: Delivery) -> int:
-        """Put something into an inbox; what it is called there."""
+        """Put a delivery into an inbox; return the id of its row."""
         inbox_id = next(self._inbox_ids)
         stream.inbox[inbox_id] = InboxRow(inbox_id, new.stream, new.source_key, new.data, new.at)
         stream.came_at[inbox_id] = self.clock.wall_ms()
         if is_news(new.item):
-            stream.news.add(inbox_id)
+            stream.wakes.add(inbox_id)
         return inbox_id
 
     def refer(self, stream: Stream, blobs: Iterable[Blob]) -> None:
-        """Keep bytes for a stream."""
+        """Store bytes and let a stream refer to them."""
         for blob in blobs:
             self.blobs.setdefault(blob.hash, Counted(blob)).owners.add(stream.id)
             stream.blobs.add(blob.hash)
 
     def unrefer(self, stream: Stream, hashes: Iterable[BlobHash]) -> None:
-        """A stream lets go of bytes; they go with the last one."""
+        """Remove a stream's blob references; bytes without a reference are deleted."""
         for hash in hashes:
             stream.blobs.discard(hash)
             if (counted := self.blobs.get(hash)) is not None:

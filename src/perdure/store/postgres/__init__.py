@@ -1,4 +1,4 @@
-"""The store in a Postgres database: many machines, any worker carries on any session."""
+"""The store in a Postgres database, shared by workers on many machines."""
 
 from perdure.store.postgres.store import PostgresStore
 

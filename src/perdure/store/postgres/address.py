@@ -1,4 +1,4 @@
-"""Where a database is: the parts of a store URL that are ours, and the rest for the driver."""
+"""Store URLs: Perdure's own options, and the rest for the driver."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DRIVER = {
     *("sslmode", "sslcert", "sslkey", "sslrootcert", "sslpassword", "sslcrl", "sslnegotiation"),
     *("ssl_min_protocol_version", "ssl_max_protocol_version", "target_session_attrs", "krbsrvname", "gsslib"),
 }
-"""Parts of a query that the driver understands; whatever else is there becomes a setting of the connection."""
+"""Query parameters that the driver understands; every other parameter becomes a setting of the connection."""
 
 _OURS = {
     "application_name": "perdure",
@@ -30,16 +30,16 @@ _OURS = {
     "default_transaction_isolation": "read committed",
     "plan_cache_mode": "force_generic_plan",
 }
-"""What connections are set to unless the address says otherwise. A frozen worker must not hold locks for long, and
-statements whose plans cannot differ are planned once."""
+"""Default settings of connections. A frozen worker must not hold locks for long, and each statement is planned once
+because its plans do not depend on parameters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A database, the schema in it, and how to talk to it.
+    """A database, a schema in it, and connection options.
 
-    `pooled`: a pooler hands out another server connection for every transaction, so nothing may be kept in one.
-    `awake`: whoever waits for the server alone may use processor time for it.
+    `pooled`: a pooler assigns another server connection to every transaction, so connections keep no state.
+    `awake`: a process with one append in flight busy-polls for up to 1 ms to reduce latency.
     """
 
     dsn: str
@@ -51,33 +51,33 @@ class Address:
     settings: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def missing_file(self) -> str | None:
-        """A certificate or key that the address names and that is not there."""
+        """Return the first certificate or key file of the address that does not exist, or None."""
         named = dict(parse_qsl(urlsplit(self.dsn).query))
         files = (named[name] for name in ("sslrootcert", "sslcert", "sslkey") if name in named)
         return next((file for file in files if not Path(file).exists()), None)
 
 
 def parse(url: str) -> Address:
-    """Read a store URL: `postgresql://user:password@host/database?sslmode=require&schema=perdure&pooler=transaction`.
+    """Parse a store URL: `postgresql://user:password@host/database?sslmode=require&schema=perdure&pooler=transaction`.
 
     Raises:
-        Error: `store_url_invalid`. The message never has the password in it.
+        Error: `store_url_invalid`. The message never contains the password.
     """
     try:
         parts = urlsplit(url)
         port = parts.port
-    except ValueError:  # its text may repeat a piece of the password
-        raise _invalid("the port is no number; write / @ : ? # in a password as %2F %40 %3A %3F %23") from None
+    except ValueError:  # the exception's text may contain a part of the password
+        raise _invalid("the port is not a number; write / @ : ? # in a password as %2F %40 %3A %3F %23") from None
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     schema = query.pop("schema", DEFAULT_SCHEMA)
     if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", schema) or schema.startswith("pg_"):
-        raise _invalid(f"{schema!r} cannot be a schema: use lower-case letters, digits and _")
+        raise _invalid(f"{schema!r} is not a valid schema name: use lower-case letters, digits and _")
     pooler = query.pop("pooler", "")
     if pooler not in ("", "transaction"):
-        raise _invalid(f"pooler={pooler} is not known: it is 'transaction' or left out")
+        raise _invalid(f"pooler={pooler} is not valid: use 'transaction' or omit it")
     awake = query.pop("awake", "yes")
     if awake not in ("yes", "no"):
-        raise _invalid(f"awake={awake} is not known: it is 'no' or left out")
+        raise _invalid(f"awake={awake} is not valid: use 'no' or omit it")
     for_driver = {name: value for name, value in query.items() if name in _DRIVER}
     settings = {name: value for name, value in query.items() if name not in _DRIVER}
     size = _size(settings.pop("pool_size", str(POOL_SIZE)))
@@ -92,14 +92,14 @@ def parse(url: str) -> Address:
 
 def _size(text: str) -> int:
     if not text.isdecimal() or int(text) < MIN_POOL_SIZE:
-        raise _invalid(f"pool_size={text} cannot work: at least {MIN_POOL_SIZE} connections are needed")
+        raise _invalid(f"pool_size={text} is not valid: at least {MIN_POOL_SIZE} connections are required")
     return int(text)
 
 
 def _invalid(because: str) -> Error:
     return Error(
         Code.STORE_URL_INVALID,
-        "the address of the store cannot be used",
+        "invalid store URL",
         because=because,
         hint="postgresql://user:password@host:5432/database",
     )

@@ -1,4 +1,4 @@
-"""What enters the inbox of a stream from outside: deliveries, many at once."""
+"""Admission of deliveries, in batches of one statement."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from perdure.commit.changes import Label
-from perdure.commit.plan import Sent, first_entry, sent_as
+from perdure.commit.plan import OutboxResult, first_entry, sent_as
 from perdure.errors import Error
 from perdure.ids import StreamId, WorkerId, stream_names
 from perdure.inbox.admit import Admission, Admitted, Conflict, Delivery, blob_unknown, decide, ids_of, is_news, opens
 from perdure.store.postgres.columns import flags, numbers, pieces, texts
 from perdure.store.postgres.driver import Cells, ForeignKeyViolationError
 from perdure.store.postgres.streams import begin_stream, put, refer, relabel
-from perdure.store.postgres.tx import Session
-from perdure.store.postgres.writer import Job
+from perdure.store.postgres.tx import PgTransaction
+from perdure.store.postgres.writer import PgWrite
 from perdure.vocab.records import FORMAT
 
 MAX_DELIVERIES = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A delivery, and the worker that would drive its stream."""
+class AdmitQuery:
+    """A delivery, and the worker that asks to claim its stream."""
 
     delivery: Delivery
     claim_for: WorkerId | None
 
 
-AdmitJob = Job[Asked, Admission]
+AdmitJob = PgWrite[AdmitQuery, Admission]
 
 
 def take(queue: deque[AdmitJob]) -> list[AdmitJob]:
-    """As many deliveries as go together. The same thing twice does not: the second is judged after the first."""
+    """Take a batch of deliveries from the queue. A second delivery under one source key stays for the next batch."""
     taken: dict[tuple[StreamId, str], AdmitJob] = {}
     rest: list[AdmitJob] = []
     while queue and len(taken) < MAX_DELIVERIES:
@@ -47,11 +47,10 @@ def take(queue: deque[AdmitJob]) -> list[AdmitJob]:
     return list(taken.values())
 
 
-async def together(on: Session, jobs: Sequence[AdmitJob], now: int) -> list[AdmitJob]:
-    """Admit deliveries in one statement and keep the answers. Those that come back were not admitted.
+async def together(on: PgTransaction, jobs: Sequence[AdmitJob], now: int) -> list[AdmitJob]:
+    """Admit deliveries in one statement and store their results; return the jobs that were not admitted.
 
-    One that was admitted and might be driven by its sender, if only the worker that holds the stream were gone, has an
-    answer without a fence.
+    An admitted delivery gets no fence if its stream has an owner, even a dead one.
     """
     simple = [i for i, job in enumerate(jobs) if _is_simple(job.item.delivery)]
     if not simple:
@@ -66,52 +65,52 @@ async def together(on: Session, jobs: Sequence[AdmitJob], now: int) -> list[Admi
         answered.add(int(i))
         stream, wanted_by = job.item.delivery.stream, job.item.claim_for
         mine = wanted_by is not None and wanted_by == claimer and stream not in given
-        if mine:  # the first that asked; the others find the stream held
+        if mine:  # the first request gets the claim; for the others the stream is owned
             given.add(stream)
         job.result = Admitted(inbox_id, fence if mine else None, opened and times[stream] == 1)
     return [job for i, job in enumerate(jobs) if i not in answered]
 
 
 def _is_simple(new: Delivery) -> bool:
-    """Whether the statement for many can take it: it is an item, and no more."""
+    """Return whether the batch statement supports a delivery: an item without bytes, tags or `once`."""
     return not (new.blobs or new.refers or new.tags or new.once)
 
 
-async def _admit_many(on: Session, places: Sequence[int], asked: Sequence[Asked], now: int) -> list[Cells]:
+async def _admit_many(on: PgTransaction, places: Sequence[int], asked: Sequence[AdmitQuery], now: int) -> list[Cells]:
     opening = {a.delivery.stream: a for a in reversed(asked) if a.delivery.agent is not None}
     return await on.all("admit", *_deliveries(places, asked), *_openings(list(opening.values()), now))
 
 
-async def send(on: Session, sends: Sequence[Delivery], now: int) -> list[Sent]:
-    """Inside a transaction: put things into the inboxes of other streams, and tell what became of each.
+async def send(on: PgTransaction, outbox: Sequence[Delivery], now: int) -> list[OutboxResult]:
+    """Deliver outbox entries to other streams inside a transaction; return one result each.
 
-    One statement takes all that are new. Only what it leaves out is looked at by itself.
+    One statement admits all new entries. The rest are judged one by one.
     """
     first: dict[tuple[StreamId, str], int] = {}
-    for place, new in enumerate(sends):
+    for place, new in enumerate(outbox):
         if _is_simple(new):
             first.setdefault((new.stream, new.source_key), place)
     places = list(first.values())
-    rows = await _admit_many(on, places, [Asked(sends[place], None) for place in places], now) if places else []
+    rows = await _admit_many(on, places, [AdmitQuery(outbox[place], None) for place in places], now) if places else []
     accepted = {place for place, *_ in rows}
-    rest = sorted(set(range(len(sends))) - accepted, key=lambda place: (sends[place].stream, place))
-    judged = {place: await send_one(on, sends[place], now) for place in rest}
-    return [judged.get(place, Sent("accepted")) for place in range(len(sends))]
+    rest = sorted(set(range(len(outbox))) - accepted, key=lambda place: (outbox[place].stream, place))
+    judged = {place: await send_one(on, outbox[place], now) for place in rest}
+    return [judged.get(place, OutboxResult("accepted")) for place in range(len(outbox))]
 
 
-async def send_one(on: Session, new: Delivery, now: int) -> Sent:
-    """Inside a transaction: put one thing into the inbox of another stream, whatever happens to that meanwhile."""
+async def send_one(on: PgTransaction, new: Delivery, now: int) -> OutboxResult:
+    """Deliver one outbox entry inside a transaction; retry if its stream is deleted concurrently."""
     while True:
         try:
             async with on.attempt():
                 return sent_as(await deliver(on, new, now))
         except Error as refusal:
-            return Sent("discarded", refusal.code)
+            return OutboxResult("discarded", refusal.code)
         except ForeignKeyViolationError:
-            continue  # its stream was deleted between our look and our turn
+            continue  # the stream was deleted between our read and our write
 
 
-def _deliveries(places: Sequence[int], asked: Sequence[Asked]) -> list[object]:
+def _deliveries(places: Sequence[int], asked: Sequence[AdmitQuery]) -> list[object]:
     new = [a.delivery for a in asked]
     ids = [ids_of(d.item) for d in new]
     return [
@@ -130,7 +129,7 @@ def _deliveries(places: Sequence[int], asked: Sequence[Asked]) -> list[object]:
     ]
 
 
-def _openings(asked: Sequence[Asked], now: int) -> list[object]:
+def _openings(asked: Sequence[AdmitQuery], now: int) -> list[object]:
     names = [stream_names(a.delivery.stream) for a in asked]
     opened = [first_entry(a.delivery) for a in asked]
     return [
@@ -150,14 +149,14 @@ def _openings(asked: Sequence[Asked], now: int) -> list[object]:
     ]
 
 
-async def deliver(on: Session, new: Delivery, now: int) -> Admission:
-    """Inside a transaction: put something into a stream's inbox, once; open the stream if the delivery says so."""
+async def deliver(on: PgTransaction, new: Delivery, now: int) -> Admission:
+    """Put a delivery into a stream's inbox once, inside a transaction; open a missing stream if it allows that."""
     stream = await _target(on, new, now)
     if stream is None:
         return Conflict(new.source_key)
     if new.blobs or new.refers:
         known = await on.one("admission_find", stream, new.source_key)
-        if known is None:  # bytes of what is refused are not kept
+        if known is None:  # do not store the bytes of a refused delivery
             await refer(on, stream, new.blobs)
             await _refer_again(on, stream, new)
     added = await on.one("admission_insert", stream, new.source_key, new.content, *ids_of(new.item))
@@ -168,12 +167,12 @@ async def deliver(on: Session, new: Delivery, now: int) -> Admission:
     return Admitted(await put(on, stream, new))
 
 
-async def _target(on: Session, new: Delivery, now: int) -> int | None:
-    """The stream that a delivery is for, opened if need be; None if it may not be."""
+async def _target(on: PgTransaction, new: Delivery, now: int) -> int | None:
+    """Return the id of a delivery's stream, opened if needed; None if the delivery forbids the present state."""
     target = await on.one("stream_target", new.stream)
     if not opens(target[1] if target else None, new):
         return None if new.fresh else target[0]
-    if new.once and await on.one("grave_find", new.stream) is not None:
+    if new.once and await on.one("tombstone_find", new.stream) is not None:
         return None
     place = (new.queue, new.priority)
     stream = await begin_stream(on, new.stream, new.agent or "", (first_entry(new),), now, place)
@@ -181,13 +180,13 @@ async def _target(on: Session, new: Delivery, now: int) -> int | None:
         if new.tags:
             await relabel(on, stream, new.stream, Label(tags=new.tags))
         return stream
-    target = await on.one("stream_target", new.stream)  # somebody else was faster
+    target = await on.one("stream_target", new.stream)  # another transaction opened it first
     opens(target[1], new)
     return None if new.fresh else target[0]
 
 
-async def _refer_again(on: Session, stream: int, new: Delivery) -> None:
-    """Bytes may be referred to again by whose tenant has them."""
+async def _refer_again(on: PgTransaction, stream: int, new: Delivery) -> None:
+    """Add references to stored bytes; refuse bytes that no stream of the tenant refers to."""
     if not new.refers:
         return
     known = {hash for (hash,) in await on.all("blobs_refer", stream, list(new.refers), stream_names(new.stream)[0])}

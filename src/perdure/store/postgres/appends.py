@@ -1,8 +1,8 @@
-"""The owned append: many plans in one statement when all goes well, one plan in one transaction when it does not.
+"""The owned append: many plans in one statement, or one plan in one transaction after a conflict.
 
-The statement only moves streams that stand exactly where their owners think. Whatever it leaves out is judged again, by
-the same rules as everywhere (`commit/plan.py`), with the stream's row locked: a lost reply gets its receipt there, and
-a refusal its reason.
+The statement advances only streams in exactly the state that their plans expect. Every other plan is judged by the
+rules of `commit/plan.py`, with the stream's row locked. A repeated plan then gets its receipt, a refused one its
+error.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from perdure.codec import decode
 from perdure.commit.plan import (
     AlreadyApplied,
     Blob,
+    OutboxResult,
     Plan,
     Receipt,
     Refuse,
-    Sent,
     SetTimer,
     Snapshot,
     StreamState,
@@ -38,21 +38,21 @@ from perdure.ids import BlobHash, PromiseId, Seq, StreamId, WorkerId, stream_nam
 from perdure.store.postgres.admissions import send, send_one
 from perdure.store.postgres.columns import flags, numbers, pieces, texts
 from perdure.store.postgres.driver import Cells
-from perdure.store.postgres.leases import Leases
+from perdure.store.postgres.leases import PgLeases
 from perdure.store.postgres.log import check_keys, log_rows, write_log
 from perdure.store.postgres.promises import read_promise, server_now
-from perdure.store.postgres.tx import Session
-from perdure.store.postgres.writer import Job
+from perdure.store.postgres.tx import PgTransaction
+from perdure.store.postgres.writer import PgWrite
 from perdure.vocab.promises import Resolution
 from perdure.vocab.records import Row
 
 Answers = tuple[tuple[PromiseId, Resolution], ...]
-AppendJob = Job[Plan, Receipt]
+AppendJob = PgWrite[Plan, Receipt]
 
 MAX_PLANS = 256
 MAX_BYTES = 4_000_000
 FEW = 4
-"""Records that `append_lone` has room for."""
+"""Maximum number of records in `append_lone`."""
 
 NOBODY: Set[StreamId] = frozenset()
 NOTHING = (None, None, None, None)
@@ -60,32 +60,32 @@ NOTHING = (None, None, None, None)
 
 @dataclass(slots=True)
 class Chain:
-    """Plans of one stream that follow each other: they move it together."""
+    """Consecutive plans of one stream, written together."""
 
     jobs: list[AppendJob]
 
     @property
     def first(self) -> Plan:
-        """The plan that names where the stream must stand."""
+        """The first plan: it defines the expected state of the stream."""
         return self.jobs[0].item
 
     @property
     def last(self) -> Plan:
-        """The plan that says how the stream is left."""
+        """The last plan: it defines the resulting state of the stream."""
         return self.jobs[-1].item
 
     @property
     def plans(self) -> Iterable[Plan]:
-        """All of them, in order."""
+        """All plans, in order."""
         return (job.item for job in self.jobs)
 
     @property
     def known(self) -> Seq:
-        """The least that any of the owner's plans knew."""
+        """The lowest `known_seq` of the plans."""
         return min(plan.known_seq for plan in self.plans)
 
     def takes(self, plan: Plan) -> bool:
-        """Whether a plan can go on where this chain ends. One that parks or gives the stream back ends it."""
+        """Return whether a plan can extend this chain. A plan that parks or releases the stream ends a chain."""
         last = self.last
         return (
             (plan.fence, plan.worker, plan.n) == (last.fence, last.worker, last.n + 1)
@@ -96,25 +96,26 @@ class Chain:
 
     @property
     def lone(self) -> bool:
-        """Whether it is one plan with nothing in it but a few records of one version."""
+        """True if the chain is one plan that only contains a few records of one version."""
         plan = self.first
         if len(self.jobs) > 1 or plan.waits or plan.consume or plan.timers or plan.blobs or plan.snapshot:
             return False
-        if plan.sends or plan.is_rare or len(plan.entries) > FEW or ends(plan.entries):
+        if plan.outbox or plan.is_rare or len(plan.entries) > FEW or ends(plan.entries):
             return False
         return len({entry.version for entry in plan.entries}) <= 1
 
     @property
     def alone(self) -> bool:
-        """Whether it needs looks that the statement for many cannot take."""
+        """True if the plans need checks that the batch statement does not support."""
         twice = any(len(set(plan.consume)) != len(plan.consume) for plan in self.plans if plan.consume)
         return self.first.is_rare or twice
 
 
 def take(queue: deque[AppendJob], busy: Set[StreamId] = NOBODY) -> list[Chain]:
-    """As many plans as go together, oldest first. What must wait for another plan of its stream stays in the queue, and
-    so does whatever belongs to a stream that is `busy`: an earlier plan of it is under way."""
-    if len(queue) == 1 and queue[0].item.stream not in busy:  # as mostly: nothing to put together
+    """Take a batch of plans from the queue, oldest first, as one chain per stream.
+
+    A plan stays queued if it cannot extend its stream's chain, or if its stream is `busy` with a plan in flight."""
+    if len(queue) == 1 and queue[0].item.stream not in busy:  # the common case: a single plan
         return [Chain([queue.popleft()])]
     chains: dict[StreamId, Chain] = {}
     waiting = set(busy)
@@ -133,17 +134,18 @@ def take(queue: deque[AppendJob], busy: Set[StreamId] = NOBODY) -> list[Chain]:
         else:
             chain.jobs.append(job)
         plans += 1
-        size += sum([len(one.data) for held in (plan.entries, plan.blobs, plan.sends) for one in held])
+        size += sum([len(one.data) for held in (plan.entries, plan.blobs, plan.outbox) for one in held])
     queue.extendleft(reversed(rest))
-    return [chains[stream] for stream in sorted(chains)]  # one order for everybody who locks several rows
+    return [chains[stream] for stream in sorted(chains)]  # all transactions lock rows in this order
 
 
 # --- one by itself
 
 
-def shortest_way(job: AppendJob, leases: Leases, now: int) -> Callable[[Session], Awaitable[bool]] | None:
-    """How a plan is written that comes by itself: whoever goes that way is told whether it was. None if it holds more
-    than a few records."""
+def shortest_way(job: AppendJob, leases: PgLeases, now: int) -> Callable[[PgTransaction], Awaitable[bool]] | None:
+    """Return a fast write for a lone plan of a few records, or None for another plan.
+
+    The fast write returns whether the plan was written."""
     if _goes_on(job.item):
         return lambda on: _go_on(on, job, now)
     if (chain := Chain([job])).lone:
@@ -152,7 +154,7 @@ def shortest_way(job: AppendJob, leases: Leases, now: int) -> Callable[[Session]
 
 
 def _goes_on(plan: Plan) -> bool:
-    """Whether there is nothing in it but one or two plain records of a worker that keeps what it has."""
+    """Return whether a plan only contains one or two records without keys, and the worker keeps the stream."""
     entries = plan.entries
     if not 0 < len(entries) <= 2 or not plan.is_progress or plan.is_rare:
         return False
@@ -162,13 +164,14 @@ def _goes_on(plan: Plan) -> bool:
     return first.key is last.key is None and first.version == last.version
 
 
-async def _go_lone(on: Session, chain: Chain, leases: Leases, now: int) -> bool:
+async def _go_lone(on: PgTransaction, chain: Chain, leases: PgLeases, now: int) -> bool:
     return not await together(on, [chain], leases, now)
 
 
-async def _go_on(on: Session, job: AppendJob, now: int) -> bool:
-    """Write a plan that goes on, and keep its receipt. False if its stream is not where its owner thinks: it must be
-    looked at as all others are."""
+async def _go_on(on: PgTransaction, job: AppendJob, now: int) -> bool:
+    """Write a plan of one or two records and store its receipt.
+
+    Return False if the stream is not in the expected state; the plan then needs the normal path."""
     plan = job.item
     entries, before = plan.entries, plan.known_seq + plan.ahead
     first, last = entries[0], entries[-1]
@@ -191,7 +194,7 @@ async def _go_on(on: Session, job: AppendJob, now: int) -> bool:
 
 @dataclass(slots=True)
 class _Extras:
-    """What plans hold beside records, as columns. Timers are told by their net effect."""
+    """The contents of plans other than records, as columns. Changes of a timer are merged into their net effect."""
 
     cleared: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
     timed: list[tuple[int, str, int]] = field(default_factory=list[tuple[int, str, int]])
@@ -202,7 +205,7 @@ class _Extras:
     ended: list[int] = field(default_factory=list[int])
 
     def add(self, i: int, plans: Iterable[Plan]) -> None:
-        """Take in a chain."""
+        """Add the contents of a chain."""
         timers: dict[str, tuple[bool, int | None]] = {}
         for plan in plans:
             for timer in plan.timers:
@@ -226,16 +229,16 @@ class _Extras:
 
     @property
     def any(self) -> bool:
-        """Whether there is anything."""
+        """True if there is any content."""
         return bool(self.refs) or self.any_but_bytes
 
     @property
     def any_but_bytes(self) -> bool:
-        """Whether there is anything that `append` has no room for."""
+        """True if there is content that the statement `append` does not support."""
         return bool(self.cleared or self.timed or self.reset or self.snapshots or self.ended)
 
     def bytes(self) -> list[object]:
-        """References, and what they refer to."""
+        """Return the columns of blob references and blobs."""
         blobs = [self.blobs[hash] for hash in sorted(self.blobs)]
         return [
             *_as_text(self.refs, (numbers, texts)),
@@ -244,7 +247,7 @@ class _Extras:
         ]
 
     def columns(self) -> list[object]:
-        """Arguments of `append_more` behind the streams."""
+        """Return the arguments of `append_more` after the streams."""
         return [
             *_as_text(self.cleared, (numbers, texts)),
             *_as_text(self.timed, (numbers, texts, numbers)),
@@ -256,8 +259,8 @@ class _Extras:
         ]
 
 
-async def together(on: Session, chains: Sequence[Chain], leases: Leases, now: int) -> list[Chain]:
-    """Write chains, all in one transaction, and keep their receipts. Those that come back were not written."""
+async def together(on: PgTransaction, chains: Sequence[Chain], leases: PgLeases, now: int) -> list[Chain]:
+    """Write chains in one transaction and store their receipts; return the chains that were not written."""
     moved = set[int]()
     if len(chains) == 1 and chains[0].lone and not leases.due([chains[0].first.worker]):
         moved = await _move_lone(on, 0, chains[0], now)
@@ -272,8 +275,8 @@ async def together(on: Session, chains: Sequence[Chain], leases: Leases, now: in
     return [chain for i, chain in enumerate(chains) if i not in moved]
 
 
-def _all_go_on(chains: Sequence[Chain], leases: Leases) -> bool:
-    """Whether they are plans of one worker, one a stream, with a few plain records each."""
+def _all_go_on(chains: Sequence[Chain], leases: PgLeases) -> bool:
+    """Return whether all chains are single plans of one worker, each with one or two records without keys."""
     first = chains[0].first
     for chain in chains:
         plan = chain.first
@@ -284,8 +287,8 @@ def _all_go_on(chains: Sequence[Chain], leases: Leases) -> bool:
     return not leases.is_due(first.worker)
 
 
-async def _move_on(on: Session, chains: Sequence[Chain], now: int) -> set[int]:
-    """Write those whose streams are where their owners think."""
+async def _move_on(on: PgTransaction, chains: Sequence[Chain], now: int) -> set[int]:
+    """Write the chains whose streams are in the expected state; return their indexes."""
     plans = [(chain.first, chain.first.known_seq + chain.first.ahead) for chain in chains]
     heads = [(plan.stream, plan.fence, plan.n, before, len(plan.entries)) for plan, before in plans]
     rows = [
@@ -308,12 +311,12 @@ async def _move_on(on: Session, chains: Sequence[Chain], now: int) -> set[int]:
 
 
 async def _move_many(
-    on: Session, chains: Sequence[Chain], leases: Leases, now: int, *, besides: Set[int]
+    on: PgTransaction, chains: Sequence[Chain], leases: PgLeases, now: int, *, besides: Set[int]
 ) -> set[int]:  # fmt: skip
     moving = [(i, chain) for i, chain in enumerate(chains) if i not in besides and not chain.alone]
     if not moving:
         return set()
-    sending = any(plan.sends for _, chain in moving for plan in chain.plans)
+    sending = any(plan.outbox for _, chain in moving for plan in chain.plans)
     waits = sorted({wait for _, chain in moving for wait in chain.last.waits})
     extras = _Extras()
     for i, chain in moving:
@@ -329,29 +332,29 @@ async def _move_many(
         if extras.any_but_bytes:
             await _write_more(on, chains, moved)
         if sending and moved:
-            await _send_all(on, [job for i in sorted(moved) for job in chains[i].jobs if job.item.sends], now)
+            await _send_all(on, [job for i in sorted(moved) for job in chains[i].jobs if job.item.outbox], now)
     return moved
 
 
-async def _send_all(on: Session, jobs: Sequence[AppendJob], now: int) -> None:
-    """What plans that have just been written send to others: all of it together; their receipts tell the verdicts."""
-    told = iter(await send(on, [new for job in jobs for new in job.item.sends], now))
+async def _send_all(on: PgTransaction, jobs: Sequence[AppendJob], now: int) -> None:
+    """Deliver the outbox of plans that were just written, in one batch, and add the results to their receipts."""
+    told = iter(await send(on, [new for job in jobs for new in job.item.outbox], now))
     for job in jobs:
-        assert job.result is not None  # it has moved
-        job.result = replace(job.result, sent=tuple(islice(told, len(job.item.sends))))
+        assert job.result is not None  # the plan was written
+        job.result = replace(job.result, sent=tuple(islice(told, len(job.item.outbox))))
     await _note(on, [(job.item, job.result.sent) for job in jobs if job.result is not None])
 
 
-async def _send_alone(on: Session, plan: Plan, now: int) -> tuple[Sent, ...]:
-    places = sorted(range(len(plan.sends)), key=lambda place: (plan.sends[place].stream, place))
-    told = {place: await send_one(on, plan.sends[place], now) for place in places}
-    sent = tuple(told[place] for place in range(len(plan.sends)))
+async def _send_alone(on: PgTransaction, plan: Plan, now: int) -> tuple[OutboxResult, ...]:
+    places = sorted(range(len(plan.outbox)), key=lambda place: (plan.outbox[place].stream, place))
+    told = {place: await send_one(on, plan.outbox[place], now) for place in places}
+    sent = tuple(told[place] for place in range(len(plan.outbox)))
     await _note(on, [(plan, sent)])
     return sent
 
 
-async def _note(on: Session, verdicts: Sequence[tuple[Plan, tuple[Sent, ...]]]) -> None:
-    """What is not accepted is kept: the same plan again shall tell the same."""
+async def _note(on: PgTransaction, verdicts: Sequence[tuple[Plan, tuple[OutboxResult, ...]]]) -> None:
+    """Store rejected outbox entries, so that a repeated plan returns the same results."""
     noted = [
         (plan.stream, plan.fence, plan.n, place, one.verdict, one.because)
         for plan, sent in verdicts
@@ -359,10 +362,10 @@ async def _note(on: Session, verdicts: Sequence[tuple[Plan, tuple[Sent, ...]]]) 
         if one.verdict != "accepted"
     ]
     if noted:
-        await on.all("verdicts_put", *map(list, zip(*noted, strict=True)))
+        await on.all("outbox_rejections_put", *map(list, zip(*noted, strict=True)))
 
 
-async def _move_lone(on: Session, i: int, chain: Chain, now: int) -> set[int]:
+async def _move_lone(on: PgTransaction, i: int, chain: Chain, now: int) -> set[int]:
     plan, entries = chain.first, chain.first.entries
     version = entries[0].version if entries else 0
     rows = [cell for entry in entries for cell in (entry.at, entry.kind, entry.key, entry.data)]
@@ -391,7 +394,7 @@ async def _move_lone(on: Session, i: int, chain: Chain, now: int) -> set[int]:
 
 
 async def _move(
-    on: Session, moving: Sequence[tuple[int, Chain]], extras: _Extras, leases: Leases, now: int
+    on: PgTransaction, moving: Sequence[tuple[int, Chain]], extras: _Extras, leases: PgLeases, now: int
 ) -> set[int]:  # fmt: skip
     until = leases.end()
     renewed = leases.due(chain.first.worker for _, chain in moving)
@@ -446,22 +449,22 @@ def _as_text(rows: Sequence[tuple[Any, ...]], kinds: Sequence[Callable[[Iterable
     return [kind(column) for kind, column in zip(kinds, columns, strict=True)]
 
 
-async def _write_more(on: Session, chains: Sequence[Chain], moved: set[int]) -> None:
+async def _write_more(on: PgTransaction, chains: Sequence[Chain], moved: set[int]) -> None:
     extras = _Extras()
     for i in sorted(moved):
         extras.add(i, chains[i].plans)
-    extras.refs.clear()  # they went with the records
+    extras.refs.clear()  # already written with the records
     extras.blobs.clear()
     if extras.any:
         places = sorted(moved)
         await on.all("append_more", numbers(places), texts(chains[i].first.stream for i in places), *extras.columns())
 
 
-async def _missed_by(on: Session, chain: Chain, stream: int, before: int, own: int | None) -> tuple[Row, ...]:
-    """What others wrote into the stream that its owner does not know.
+async def _missed_by(on: PgTransaction, chain: Chain, stream: int, before: int, own: int | None) -> tuple[Row, ...]:
+    """Return the admitted records that the owner of a chain does not know.
 
-    `before` is where the stream was moved from, and `own` how many rows of its owners our view had between there and
-    what this one knows. Whatever is missing was written by others, or came while we waited for the stream.
+    `before` is the last seq before the append. `own` counts the rows of owners between the chain's known seq and
+    `before` in the statement's snapshot. A difference means admitted rows, or rows committed during the lock wait.
     """
     if own is None or own == before - chain.known:
         return ()
@@ -489,18 +492,18 @@ def _keep_receipts(chain: Chain, before: int, missed: tuple[Row, ...], answers: 
 # --- one alone
 
 
-async def alone(on: Session, plan: Plan, leases: Leases, now: int) -> Receipt:
-    """Write a plan in a transaction of its own, or answer with the receipt it got the first time.
+async def alone(on: PgTransaction, plan: Plan, leases: PgLeases, now: int) -> Receipt:
+    """Write a plan in its own transaction, or return its first receipt if it was written before.
 
     Raises:
-        Error: why it was refused. Nothing was written.
+        Error: the plan was refused. Nothing was written.
     """
     until = leases.end()
     async with on.transaction():
         if plan.waits:
             await on.all("promises_watch", list(plan.waits))
-        if plan.asks or plan.uses:  # before the stream, like everybody
-            await on.all("promises_lock", [*plan.uses, *(ask.promise for ask in plan.asks)])
+        if plan.person_requests or plan.uses:  # lock order everywhere: promises, then the stream
+            await on.all("promises_lock", [*plan.uses, *(ask.promise for ask in plan.person_requests)])
         found = await on.one("stream_lock", plan.stream)
         if found is None:
             raise lease_lost(plan.stream)
@@ -518,7 +521,7 @@ async def alone(on: Session, plan: Plan, leases: Leases, now: int) -> Receipt:
     return receipt
 
 
-async def _apply(on: Session, plan: Plan, stream: int, first: Seq, state: StreamState, now: int) -> Receipt:
+async def _apply(on: PgTransaction, plan: Plan, stream: int, first: Seq, state: StreamState, now: int) -> Receipt:
     await check_keys(on, plan.stream, stream, plan.entries)
     await write_log(on, stream, first, plan.entries, by=(plan.fence, plan.n))
     await _consume(on, plan, stream)
@@ -529,11 +532,11 @@ async def _apply(on: Session, plan: Plan, stream: int, first: Seq, state: Stream
     if plan.drops:
         await on.all("blobs_unrefer", stream, list(plan.drops))
         await on.all("blob_collect", sorted(plan.drops))
-    sent = await _send_alone(on, plan, now) if plan.sends else ()
+    sent = await _send_alone(on, plan, now) if plan.outbox else ()
     if plan.concerns_people:
         await _ask_and_use(on, plan, stream)
     if plan.prunes is not None:
-        await on.all("log_prune", stream, list(plan.prunes.places))
+        await on.all("log_prune", stream, list(plan.prunes.seqs))
         await on.all("admissions_prune", stream, list(plan.prunes.source_keys))
     resolved = await _answers(on, plan.waits) if plan.waits else ()
     parked = not resolved
@@ -557,7 +560,7 @@ async def _apply(on: Session, plan: Plan, stream: int, first: Seq, state: Stream
     return Receipt(plan.stream, plan.fence, plan.n, first, last, missed, resolved, sent=sent)
 
 
-async def _ask_and_use(on: Session, plan: Plan, stream: int) -> None:
+async def _ask_and_use(on: PgTransaction, plan: Plan, stream: int) -> None:
     for key, kind in await on.all("log_taken", stream, list(plan.unless)) if plan.unless else ():
         raise key_taken(plan.stream, key, kind)
     if plan.uses:
@@ -566,43 +569,43 @@ async def _ask_and_use(on: Session, plan: Plan, stream: int) -> None:
             check_use(plan, promise, await read_promise(on, promise), now)
             await on.all("promise_use", promise, now)
     tenant = stream_names(plan.stream)[0]
-    for ask in plan.asks:
+    for ask in plan.person_requests:
         await on.all("promise_ask", ask.promise, stream, ask.deadline_at, ask.kind, ask.at, tenant)
 
 
-async def _consume(on: Session, plan: Plan, stream: int) -> None:
+async def _consume(on: PgTransaction, plan: Plan, stream: int) -> None:
     if not plan.consume:
         return
     gone = {row[0] for row in await on.all("inbox_consume", list(plan.consume), stream)}
     for inbox_id in plan.consume:
         if inbox_id not in gone:
             raise inbox_gone(plan, inbox_id)
-        gone.discard(inbox_id)  # an id that is named twice is not there the second time
+        gone.discard(inbox_id)  # a repeated id is missing the second time
 
 
-async def _receipt_again(on: Session, plan: Plan, stream: int, state: StreamState) -> Receipt:
+async def _receipt_again(on: PgTransaction, plan: Plan, stream: int, state: StreamState) -> Receipt:
     rows = log_rows(plan.stream, await on.all("log_of_append", stream, plan.fence, plan.n))
     (before,) = await on.one("log_before_append", stream, plan.fence, plan.n)
     first, last = recall(plan, state, rows, before)
     missed = await _missed(on, plan, stream, first)
     resolved = await _answers(on, plan.waits)
-    sent = await _sent_before(on, plan, stream) if plan.sends else ()
+    sent = await _sent_before(on, plan, stream) if plan.outbox else ()
     return Receipt(plan.stream, plan.fence, plan.n, first, last, missed, resolved, replayed=True, sent=sent)
 
 
-async def _sent_before(on: Session, plan: Plan, stream: int) -> tuple[Sent, ...]:
-    rows = await on.all("verdicts_read", stream, plan.fence, plan.n)
-    noted = {place: Sent(verdict, because) for place, verdict, because in rows}
-    return tuple(noted.get(place, Sent("accepted")) for place in range(len(plan.sends)))
+async def _sent_before(on: PgTransaction, plan: Plan, stream: int) -> tuple[OutboxResult, ...]:
+    rows = await on.all("outbox_rejections_read", stream, plan.fence, plan.n)
+    noted = {place: OutboxResult(verdict, because) for place, verdict, because in rows}
+    return tuple(noted.get(place, OutboxResult("accepted")) for place in range(len(plan.outbox)))
 
 
-async def _missed(on: Session, plan: Plan, stream: int, first: Seq) -> tuple[Row, ...]:
+async def _missed(on: PgTransaction, plan: Plan, stream: int, first: Seq) -> tuple[Row, ...]:
     if plan.known_seq + 1 >= first:
         return ()
     return log_rows(plan.stream, await on.all("log_admitted_between", stream, plan.known_seq, first))
 
 
-async def _answers(on: Session, waits: Sequence[PromiseId]) -> Answers:
+async def _answers(on: PgTransaction, waits: Sequence[PromiseId]) -> Answers:
     if not waits:
         return ()
     found: list[Cells] = await on.all("promises_answered", list(waits))

@@ -1,5 +1,4 @@
-"""What others than its owner change in a stream: admitted records, interventions, redaction, removal; and new
-streams with a past."""
+"""Changes to a stream without a fence: admitted records, control writes, redaction, deletion, creation with history."""
 
 from __future__ import annotations
 
@@ -29,12 +28,12 @@ from perdure.store.postgres.driver import UniqueViolationError
 from perdure.store.postgres.log import admitted_row, append_admitted, find_row
 from perdure.store.postgres.promises import lock_promises, wake_waiting
 from perdure.store.postgres.streams import begin_stream, put, refer, relabel
-from perdure.store.postgres.tx import Session
+from perdure.store.postgres.tx import PgTransaction
 from perdure.store.shapes import Annotated, Intervened
 
 
-async def create(on: Session, new: NewStream, now: int) -> None:
-    """A stream with its past."""
+async def create(on: PgTransaction, new: NewStream, now: int) -> None:
+    """Create a stream with its history."""
     check_admissions(new)
     async with on.transaction():
         if new.beside is not None and await on.one("stream_keep", new.beside) is None:
@@ -49,8 +48,8 @@ async def create(on: Session, new: NewStream, now: int) -> None:
         await relabel(on, stream, new.stream, new.label)
 
 
-async def annotate(on: Session, name: StreamId, entry: Entry, label: Label | None, now: int) -> Annotated:
-    """Append an admitted record; under a key that is taken, the record that has it."""
+async def annotate(on: PgTransaction, name: StreamId, entry: Entry, label: Label | None, now: int) -> Annotated:
+    """Append an admitted record, or return the record that already has its log key."""
     if label is not None or ends((entry,)):
         async with on.transaction():
             stream, _, row, new = await append_admitted(on, name, entry, now)
@@ -63,7 +62,7 @@ async def annotate(on: Session, name: StreamId, entry: Entry, label: Label | Non
                 "annotate", name, entry.at, entry.kind, entry.version, entry.key, entry.data, now
             )  # fmt: skip
         except UniqueViolationError:
-            continue  # somebody took the key between our look and our turn
+            continue  # a concurrent transaction took the key between our read and our write
         if added is not None:
             on.counters.commits += 1
             return Annotated(admitted_row(name, added[0], entry), new=True)
@@ -74,8 +73,8 @@ async def annotate(on: Session, name: StreamId, entry: Entry, label: Label | Non
             return Annotated(known, new=False)
 
 
-async def annotate_all(on: Session, notes: Sequence[Note], now: int) -> tuple[Annotated, ...]:
-    """Append admitted records to several streams: all or nothing. They are locked in one order, like everybody's."""
+async def annotate_all(on: PgTransaction, notes: Sequence[Note], now: int) -> tuple[Annotated, ...]:
+    """Append admitted records to several streams, all or nothing; lock the streams in the common order."""
     told: dict[int, Annotated] = {}
     async with on.transaction():
         for place in sorted(range(len(notes)), key=lambda place: (notes[place].stream, place)):
@@ -87,8 +86,8 @@ async def annotate_all(on: Session, notes: Sequence[Note], now: int) -> tuple[An
     return tuple(told[place] for place in range(len(notes)))
 
 
-async def amend(on: Session, amendment: Amendment, now: int) -> Annotated:
-    """Add a record, with the bytes it brings and without those it lets go; nothing if its key is taken."""
+async def amend(on: PgTransaction, amendment: Amendment, now: int) -> Annotated:
+    """Append one record to an unowned stream, or return the record that already has its log key."""
     snapshot = amendment.snapshot
     async with on.transaction():
         stream, _, row, new = await append_admitted(on, amendment.stream, amendment.entry, now)
@@ -103,8 +102,8 @@ async def amend(on: Session, amendment: Amendment, now: int) -> Annotated:
     return Annotated(row, new=True)
 
 
-async def intervene(on: Session, intervention: Intervention, now: int) -> Intervened:
-    """Do something to a stream from outside: all of it or nothing."""
+async def intervene(on: PgTransaction, intervention: Intervention, now: int) -> Intervened:
+    """Apply a control write, all or nothing."""
     name, new, pause = intervention.stream, intervention.delivery, intervention.pause
     async with on.transaction():
         found = await on.one("stream_ownership", name)
@@ -129,22 +128,22 @@ async def intervene(on: Session, intervention: Intervention, now: int) -> Interv
         if pause is not None:
             await _pause(on, stream, pause)
         noted = [await append_admitted(on, name, entry, now) for entry in intervention.notes]
-        for other in sorted(intervention.sends, key=lambda other: other.stream):
+        for other in sorted(intervention.outbox, key=lambda other: other.stream):
             await send_one(on, other, now)
     return Intervened(True, admission, tuple(Annotated(row, new=fresh) for _, _, row, fresh in noted))
 
 
-async def _pause(on: Session, stream: int, pause: Pause) -> None:
+async def _pause(on: PgTransaction, stream: int, pause: Pause) -> None:
     await on.all("stream_pause", stream, pause.since, pause.by if pause.since is not None else None)
     if pause.since is not None:
         await on.all("stream_take_back", stream)
 
 
-async def redact(on: Session, redaction: Redaction, now: int) -> Annotated:
-    """Replace what a record said, once; its snapshot and the references it alone had go too."""
+async def redact(on: PgTransaction, redaction: Redaction, now: int) -> Annotated:
+    """Replace a record's content once; delete the snapshot and the blob references of this record alone."""
     name = redaction.stream
     async with on.transaction():
-        if redaction.answers:  # before the stream, like everybody
+        if redaction.answers:  # lock order everywhere: promises, then the stream
             await on.all("promises_lock", sorted(promise for promise, _ in redaction.answers))
         stream, last_seq, row, new = await append_admitted(on, name, redaction.note, now)
         if not new:
@@ -166,31 +165,32 @@ async def redact(on: Session, redaction: Redaction, now: int) -> Annotated:
 
 
 async def delete(
-    on: Session, name: StreamId, also: tuple[Sequence[StreamId], Sequence[str], Sequence[Delivery]], now: int
+    on: PgTransaction, name: StreamId, also: tuple[Sequence[StreamId], Sequence[str], Sequence[Delivery]], now: int
 ) -> bool:
-    """Remove a stream and everything it owns; whoever waits for one of its promises is woken to find it gone. Also go
-    the streams beside it and its edges; and others are told."""
-    beside, edges, sends = also
+    """Delete a stream and everything it owns; wake streams that wait for its promises, which are unknown then.
+
+    `also` contains further streams to delete, prefixes of tags to remove, and deliveries to other streams."""
+    beside, edges, outbox = also
     async with on.transaction():
-        await lock_promises(on, name)  # before the stream, like everybody
+        await lock_promises(on, name)  # lock order everywhere: promises, then the stream
         deleted = await _delete(on, name, now)
         for other in beside:
             await _delete(on, other, now)
         for begins in edges:
             await on.all("tags_cut", stream_names(name)[0], begins, f"{begins}\U0010ffff")
-        for new in sorted(sends, key=lambda new: new.stream) if deleted else ():
+        for new in sorted(outbox, key=lambda new: new.stream) if deleted else ():
             await send_one(on, new, now)
     return deleted
 
 
-async def _delete(on: Session, name: StreamId, now: int) -> bool:
+async def _delete(on: PgTransaction, name: StreamId, now: int) -> bool:
     found = await on.one("stream_remove", name)
     if found is None:
         return False
     stream, fence = found
     blobs = [hash for (hash,) in await on.all("blob_owned", stream)]
-    promises = await lock_promises(on, name)  # also those made meanwhile; from now on there can be no more
-    await on.all("grave_dig", name, fence)
+    promises = await lock_promises(on, name)  # includes promises created meanwhile; the row lock prevents new ones
+    await on.all("tombstone_put", name, fence)
     await on.all("log_delete", stream)
     await on.all("stream_delete", stream)
     if blobs:

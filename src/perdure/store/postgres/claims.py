@@ -1,4 +1,4 @@
-"""Workers and the streams they hold."""
+"""Workers, claims and permits."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ from dataclasses import dataclass
 
 from perdure.errors import Code, Error
 from perdure.ids import Fence, StreamId, WorkerId
-from perdure.store.permits import Ask, Permit, allot
+from perdure.store.permits import Permit, PermitRequest, allot
 from perdure.store.postgres.columns import numbers
 from perdure.store.postgres.driver import Cells
-from perdure.store.postgres.leases import Leases, WorkerRow
-from perdure.store.postgres.tx import Session
-from perdure.store.shapes import Claim, Held, Ready, Serves
+from perdure.store.postgres.leases import PgLeases, PgWorkerRow
+from perdure.store.postgres.tx import PgTransaction
+from perdure.store.shapes import AlreadyOwned, Claim, ReadyStream, Serves
 
 
-async def find_worker(on: Session, worker: WorkerId) -> WorkerRow | None:
-    """One worker's row."""
+async def find_worker(on: PgTransaction, worker: WorkerId) -> PgWorkerRow | None:
+    """Return one worker's row, or None."""
     found = await on.one("worker_read", worker)
-    return WorkerRow(*found) if found else None
+    return PgWorkerRow(*found) if found else None
 
 
-async def list_workers(on: Session) -> list[WorkerRow]:
-    """Every known worker, the oldest first."""
-    return [WorkerRow(*found) for found in await on.all("worker_list")]
+async def list_workers(on: PgTransaction) -> list[PgWorkerRow]:
+    """Return the rows of all workers, oldest first."""
+    return [PgWorkerRow(*found) for found in await on.all("worker_list")]
 
 
-async def _living(on: Session, leases: Leases, by: WorkerId | None = None) -> set[WorkerId]:
-    """Those that are not gone, as that worker may judge, whatever else has ever been."""
-    rows = [WorkerRow(*found) for found in await on.all("worker_list" if leases.patient(by) else "worker_living")]
+async def _living(on: PgTransaction, leases: PgLeases, by: WorkerId | None = None) -> set[WorkerId]:
+    """Return the workers that are alive as far as worker `by` can judge."""
+    rows = [PgWorkerRow(*found) for found in await on.all("worker_list" if leases.patient(by) else "worker_living")]
     return {row.id for row in rows if not leases.is_gone(row, by)}
 
 
-async def loads(on: Session) -> dict[WorkerId, tuple[int, int]]:
-    """How many streams each worker holds, and how many of them have a turn open."""
+async def loads(on: PgTransaction) -> dict[WorkerId, tuple[int, int]]:
+    """Return the number of streams that each worker owns, and the number of those with an open turn."""
     return {WorkerId(owner): (held, active) for owner, held, active in await on.all("worker_loads")}
 
 
-async def register(on: Session, leases: Leases, row: WorkerRow) -> None:
-    """Make a worker known, and forget the dead that left nothing behind."""
+async def register(on: PgTransaction, leases: PgLeases, row: PgWorkerRow) -> None:
+    """Register a worker, and delete the rows of dead workers without unfinished work."""
     until = leases.end()
     known = (row.id, row.pid, row.version, row.started_at, leases.lease_ms, row.boot, row.lock, row.host)
     values = (*known, row.concurrency, row.queues)
@@ -54,8 +54,8 @@ async def register(on: Session, leases: Leases, row: WorkerRow) -> None:
             leases.locks.release(WorkerId(gone))
 
 
-async def renew(on: Session, leases: Leases, worker: WorkerId) -> None:
-    """Extend a worker's lease, whatever it holds."""
+async def renew(on: PgTransaction, leases: PgLeases, worker: WorkerId) -> None:
+    """Extend a worker's lease, regardless of the number of its streams."""
     if not leases.renewable(worker):
         return
     until = leases.end()
@@ -65,35 +65,35 @@ async def renew(on: Session, leases: Leases, worker: WorkerId) -> None:
         leases.remember(worker, until)
 
 
-async def retire(on: Session, worker: WorkerId, *, remove: bool) -> None:
-    """Free what a worker holds, and forget it or leave it to its lock."""
+async def deregister(on: PgTransaction, worker: WorkerId, *, remove: bool) -> None:
+    """Release a worker's streams. Delete its row with `remove`; otherwise end its lease and let its lock decide."""
     async with on.transaction():
         await on.all("worker_free", worker)
         await on.all("worker_remove" if remove else "worker_lapse", worker)
 
 
-async def claim(on: Session, leases: Leases, name: StreamId, worker: WorkerId) -> Claim | Held | None:
-    """Take a stream that no live worker holds, that its owner leaves waiting, or that this worker holds."""
+async def claim(on: PgTransaction, leases: PgLeases, name: StreamId, worker: WorkerId) -> Claim | AlreadyOwned | None:
+    """Claim a stream that no live worker owns, that its owner neglects, or that this worker owns; raise its fence."""
     taken = await on.one("claim_free", name, worker, leases.format)
     if taken is not None:
         on.counters.commits += 1
         fence, last_seq, previous, parked, takeovers = taken
         return Claim(name, fence, last_seq, previous, parked, takeovers)
-    holder = await on.one("stream_holder", name)  # most often somebody alive has it: no lock for that
+    holder = await on.one("stream_holder", name)  # usually a live worker owns it, which needs no lock
     if holder is not None:
         waiting, *row = holder
-        if row[0] != worker and not waiting and not leases.is_gone(WorkerRow(*row), worker):
-            return Held(row[0])
+        if row[0] != worker and not waiting and not leases.is_gone(PgWorkerRow(*row), worker):
+            return AlreadyOwned(row[0])
     async with on.transaction():
         found = await on.one("stream_ownership", name)
         if found is None:
             return None
         stream, owner, fence, last_seq, format, _active, parked, paused_at = found
-        # The owner's lease is looked at with its stream locked: an append that renews it comes before or after.
+        # The owner's lease is read with the stream locked, so an append that renews it comes before or after.
         other: WorkerId | None = owner if owner != worker else None
         alive = other if other and not leases.is_gone(await find_worker(on, other), worker) else None
         if alive is not None and await on.one("stream_left_waiting", name) is None:
-            return Held(alive)
+            return AlreadyOwned(alive)
         if format > leases.format:
             raise Error(
                 Code.FORMAT_NEWER,
@@ -109,8 +109,8 @@ async def claim(on: Session, leases: Leases, name: StreamId, worker: WorkerId) -
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """Who looks for work, when, which, and how much of it."""
+class ClaimQuery:
+    """A query for claimable streams: worker, limit, time, and the work that the worker serves."""
 
     worker: WorkerId
     limit: int
@@ -118,23 +118,23 @@ class Asked:
     serves: Serves
 
 
-async def claimable(on: Session, leases: Leases, asked: Asked) -> tuple[StreamId, ...]:
-    """Streams with work that nobody alive holds, or that this worker holds and does not drive."""
+async def claimable(on: PgTransaction, leases: PgLeases, asked: ClaimQuery) -> tuple[StreamId, ...]:
+    """Return claimable streams, in order."""
     found = await _look(on, leases, asked, "claimable")
     return tuple(stream for (stream,) in found)
 
 
-async def claim_ready(on: Session, leases: Leases, asked: Asked) -> tuple[Ready, ...]:
-    """Look for work and take what nobody holds, in one statement."""
+async def claim_ready(on: PgTransaction, leases: PgLeases, asked: ClaimQuery) -> tuple[ReadyStream, ...]:
+    """Return claimable streams and claim those without an owner, in one statement."""
     found = await _look(on, leases, asked, "claim_ready")
     on.counters.commits += 1
     return tuple(
-        Ready(stream, queue, None if fence is None else Claim(stream, fence, last_seq, None, parked))
+        ReadyStream(stream, queue, None if fence is None else Claim(stream, fence, last_seq, None, parked))
         for stream, queue, fence, last_seq, parked in found
     )
 
 
-async def _look(on: Session, leases: Leases, asked: Asked, query: str) -> list[Cells]:
+async def _look(on: PgTransaction, leases: PgLeases, asked: ClaimQuery, query: str) -> list[Cells]:
     serves = asked.serves
     alive = sorted(await _living(on, leases, asked.worker) - {asked.worker})
     agents = None if serves.agents is None else list(serves.agents)
@@ -143,25 +143,25 @@ async def _look(on: Session, leases: Leases, asked: Asked, query: str) -> list[C
     served = None if serves.queues is None else list(serves.queues)
     values = (
         *(asked.now, leases.format, asked.worker, alive, serves.tenant),
-        *(agents, queues, priorities, served, list(serves.besides), list(serves.without)),
-        *(serves.suspects, list(serves.recent), asked.limit),
+        *(agents, queues, priorities, served, list(serves.driving), list(serves.without)),
+        *(serves.quarantined, list(serves.recent), asked.limit),
     )
     if serves.only is None:
         return await on.all(query, *values)
     return await on.all(f"{query}_of", *values, list(serves.only))
 
 
-async def permits(on: Session, leases: Leases, names: Sequence[str] | None = None) -> tuple[Permit, ...]:
-    """Permits in the order of asking: all, or those of some names."""
+async def permits(on: PgTransaction, leases: PgLeases, names: Sequence[str] | None = None) -> tuple[Permit, ...]:
+    """Return permits in request order: all, or those of the given names."""
     rows = await on.all("permits_read", names)
     living = await _living(on, leases) if rows else set[WorkerId]()
     return tuple(Permit(name, by, worker, at, ok, worker in living) for name, by, worker, at, ok in rows)
 
 
 async def exchange(
-    on: Session, leases: Leases, worker: WorkerId, asks: Sequence[Ask], back: Sequence[str], now: int
+    on: PgTransaction, leases: PgLeases, worker: WorkerId, asks: Sequence[PermitRequest], back: Sequence[str], now: int
 ) -> frozenset[str]:
-    """Give permits back, and ask for others. Who counts holds the names still meanwhile."""
+    """Release permits and request others; return the granted holders. The requested names are locked meanwhile."""
     names = sorted({name for ask in asks for name, _ in ask.limits})
     async with on.transaction():
         if back:

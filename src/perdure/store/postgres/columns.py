@@ -1,6 +1,6 @@
-"""Columns of a hot statement, each as one text: the driver asks three questions about every element of a list.
+"""Columns of a hot statement, each encoded as one text, because the driver encodes every element of a list separately.
 
-The server reads them with `$1::text::bigint[]`. Bytes go in one piece, with where each begins and how long it is.
+The server decodes them with `$1::text::bigint[]`. Byte values are joined into one, with the start and size of each.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from itertools import accumulate
 
 
 def numbers(values: Iterable[int | None]) -> str:
-    """Whole numbers, and none."""
+    """Encode integers and None as an array literal."""
     return f"{{{','.join(['NULL' if value is None else str(value) for value in values])}}}"
 
 
 def flags(values: Iterable[bool]) -> str:
-    """Yes or no."""
+    """Encode booleans as an array literal."""
     return f"{{{','.join(['t' if value else 'f' for value in values])}}}"
 
 
 def texts(values: Iterable[str | None]) -> str:
-    """Texts, whatever is in them, and none."""
+    """Encode arbitrary texts and None as an array literal."""
     return f"{{{','.join([_quoted(value) for value in values])}}}"
 
 
@@ -33,6 +33,6 @@ def _quoted(value: str | None) -> str:
 
 
 def pieces(values: Sequence[bytes]) -> tuple[bytes, str, str]:
-    """Bytes: all of them, and where each begins (from 1) and how long it is."""
+    """Join byte values; return them with the start (from 1) and the size of each as array literals."""
     sizes = [len(value) for value in values]
     return b"".join(values), numbers(accumulate(sizes[:-1], initial=1) if sizes else ()), numbers(sizes)

@@ -1,4 +1,4 @@
-"""The connections of one store: a small pool that everything borrows from, and patience when the server is away."""
+"""The connection pool of one store, with retries while the server is away."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import TypeVar
 
 from perdure.errors import Code, Error
 from perdure.store.postgres.address import Address
-from perdure.store.postgres.driver import TROUBLE, Connection, dial
-from perdure.store.postgres.failures import PATIENCE_S, failure, is_contended, is_lost, is_refusal, is_stale
+from perdure.store.postgres.driver import TROUBLE, PgConnection, dial
+from perdure.store.postgres.failures import RECONNECT_TIMEOUT_S, failure, is_contended, is_lost, is_refusal, is_stale
 from perdure.store.postgres.schema import queries
-from perdure.store.postgres.tx import Session
+from perdure.store.postgres.tx import PgTransaction
 from perdure.store.postgres.vigil import Vigil
 from perdure.store.shapes import Counters
 
@@ -26,11 +26,11 @@ WATCH_S = 5.0
 CONTENDED_TRIES = 20
 
 
-async def connect(address: Address, *, command_s: float | None = COMMAND_S, **settings: str) -> Connection:
-    """A connection with our settings.
+async def connect(address: Address, *, command_s: float | None = COMMAND_S, **settings: str) -> PgConnection:
+    """Open a connection with the settings of the address.
 
     Raises:
-        Error: why there is none.
+        Error: the connection cannot be opened.
     """
     try:
         return await dial(
@@ -42,12 +42,12 @@ async def connect(address: Address, *, command_s: float | None = COMMAND_S, **se
         )
     except (*TROUBLE, ValueError) as problem:
         if isinstance(problem, FileNotFoundError) and (missing := address.missing_file()):
-            problem = FileNotFoundError(f"there is no {missing}, which the address names")
+            problem = FileNotFoundError(f"missing file {missing}, named in the address")
         raise failure(problem, address.shown, connecting=True) from problem
 
 
-async def leave(connection: Connection) -> None:
-    """Say goodbye, or hang up."""
+async def leave(connection: PgConnection) -> None:
+    """Close a connection; terminate it if that fails."""
     try:
         await connection.close(timeout=1.0)
     except TROUBLE:
@@ -55,10 +55,10 @@ async def leave(connection: Connection) -> None:
 
 
 class Connections:
-    """Borrowed one at a time, the warmest first. Reads leave two of them to the writers.
+    """A pool of connections; the last used one is lent first. Reads leave two connections to writes.
 
-    A server that does not answer for a minute is hung up on. One timer looks after all of them: one for each statement
-    would cost more than sending it.
+    A connection is terminated after a minute without a reply. One timer watches all connections: a timer for each
+    statement would cost more than sending the statement.
     """
 
     def __init__(self, address: Address, counters: Counters) -> None:
@@ -66,21 +66,21 @@ class Connections:
         self.counters = counters
         self.vigil = Vigil(allowed=address.awake)
         self._queries = queries(address.schema)
-        self._idle: list[Session] = []
+        self._idle: list[PgTransaction] = []
         self._writing = asyncio.Semaphore(address.pool_size)
         self._reading = asyncio.Semaphore(max(1, address.pool_size - 2))
-        self._lent: set[Session] = set()
+        self._lent: set[PgTransaction] = set()
         self._watching: asyncio.TimerHandle | None = None
         self._closed = False
-        self.patience_s = PATIENCE_S
+        self.reconnect_timeout_s = RECONNECT_TIMEOUT_S
 
-    def session(self, connection: Connection, counters: Counters | None = None) -> Session:
-        """Our queries on a connection."""
-        return Session(connection, self._queries, counters or self.counters)
+    def session(self, connection: PgConnection, counters: Counters | None = None) -> PgTransaction:
+        """Wrap a connection with the named queries."""
+        return PgTransaction(connection, self._queries, counters or self.counters)
 
     @asynccontextmanager
-    async def borrow(self) -> AsyncGenerator[Session]:
-        """A connection for a while. One that is left in the middle of something is not used again."""
+    async def borrow(self) -> AsyncGenerator[PgTransaction]:
+        """Lend a connection for the length of a block. A connection in an unknown state is not used again."""
         session = await self._lend()
         try:
             yield session
@@ -89,7 +89,7 @@ class Connections:
             raise
         self._take_back(session)
 
-    async def _lend(self) -> Session:
+    async def _lend(self) -> PgTransaction:
         await self._writing.acquire()
         try:
             session = await self._usable()
@@ -110,7 +110,7 @@ class Connections:
         again = self._lent and not self._closed
         self._watching = asyncio.get_running_loop().call_later(WATCH_S, self._watch) if again else None
 
-    def _take_back(self, session: Session, problem: BaseException | None = None) -> None:
+    def _take_back(self, session: PgTransaction, problem: BaseException | None = None) -> None:
         self._writing.release()
         self._lent.discard(session)
         sound = problem is None or isinstance(problem, Error) or is_refusal(problem) or is_contended(problem)
@@ -119,7 +119,7 @@ class Connections:
         else:
             session.connection.terminate()
 
-    async def _usable(self) -> Session:
+    async def _usable(self) -> PgTransaction:
         while self._idle:
             session = self._idle.pop()
             if not session.connection.is_closed():
@@ -128,20 +128,20 @@ class Connections:
 
     @property
     def at_hand(self) -> bool:
-        """Whether one can be borrowed without waiting for anything."""
+        """True if a connection can be lent without waiting."""
         return bool(self._idle) and not self._idle[-1].connection.is_closed() and not self._writing.locked()
 
-    async def patiently(self, work: Callable[[Session], Awaitable[T]], *, again: bool = True) -> T:
-        """Do something with a connection; again if the server was away or others stood in the way.
+    async def patiently(self, work: Callable[[PgTransaction], Awaitable[T]], *, again: bool = True) -> T:
+        """Run work on a connection; retry while the server is away and after lock conflicts.
 
-        `work` must answer a repetition with what the first time did, unless `again` is off: then a connection lost on
-        the way is reported.
+        A repeated `work` must return the result of the first run. With `again` off, a connection lost during the work
+        is reported instead of retried.
 
         Raises:
-            Error: `store_unavailable` or `store_locked` when patience ends; refusals as they come.
-            PostgresError: what is to blame on the work itself.
+            Error: `store_unavailable` or `store_locked` after the time limit; a refusal at once.
+            PostgresError: an error of the work itself.
         """
-        give_up = time.monotonic() + self.patience_s
+        give_up = time.monotonic() + self.reconnect_timeout_s
         tries, pause = 0, 0.01
         while True:
             try:
@@ -159,8 +159,8 @@ class Connections:
             await asyncio.sleep(random.uniform(pause / 2, pause))
             pause = min(pause * 2, 0.5)
 
-    async def once(self, work: Callable[[Session], Awaitable[T]]) -> T:
-        """Do something with a connection, whatever comes of it."""
+    async def once(self, work: Callable[[PgTransaction], Awaitable[T]]) -> T:
+        """Run work on a connection, without retries."""
         session = await self._lend()
         try:
             result = await work(session)
@@ -170,11 +170,11 @@ class Connections:
         self._take_back(session)
         return result
 
-    async def read(self, work: Callable[[Session], Awaitable[T]]) -> T:
-        """Read something, patiently.
+    async def read(self, work: Callable[[PgTransaction], Awaitable[T]]) -> T:
+        """Run a read with retries.
 
         Raises:
-            Error: why it cannot be read.
+            Error: the read failed.
         """
         async with self._reading:
             try:
@@ -182,11 +182,11 @@ class Connections:
             except TROUBLE as problem:
                 raise failure(problem, self.address.shown) from problem
 
-    async def write(self, work: Callable[[Session], Awaitable[T]], *, again: bool = True) -> T:
-        """Write something, patiently. Everything in `work` is one transaction, or one statement.
+    async def write(self, work: Callable[[PgTransaction], Awaitable[T]], *, again: bool = True) -> T:
+        """Run a write with retries. `work` is one transaction or one statement.
 
         Raises:
-            Error: why it was not written, or that nobody knows.
+            Error: the write was refused or failed, or its result is unknown.
         """
         try:
             return await self.patiently(work, again=again)
@@ -194,15 +194,15 @@ class Connections:
             raise failure(problem, self.address.shown) from problem
 
     async def close(self) -> None:
-        """Hang up on all of them."""
+        """Close all connections."""
         self._closed = True
         while self._idle:
             await leave(self._idle.pop().connection)
-        await asyncio.sleep(0)  # those that were hung up on go with the next turn of the loop
+        await asyncio.sleep(0)  # terminated connections are closed in the next turn of the loop
 
 
 def _may_come_back(problem: Error) -> bool:
-    """Whether a connection that could not be opened now may be opened soon."""
+    """Return whether a failed connection attempt may succeed soon."""
     return problem.code in (Code.STORE_UNAVAILABLE, Code.STORE_CONNECTIONS_EXHAUSTED) and problem.details.get(
         "reason"
     ) not in ("3D000", "42P01", "3F000")

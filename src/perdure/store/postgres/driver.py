@@ -1,4 +1,4 @@
-"""The driver as we use it: what it raises, and what we ask of a connection."""
+"""The used part of the asyncpg driver: its exceptions and a protocol of its connection."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any, Protocol, TypeAlias, cast
 import asyncpg  # pyright: ignore[reportMissingTypeStubs] - it has none
 
 Cells: TypeAlias = Any
-"""What a query yields: a row whose types the query decides. Callers unpack it at once."""
+"""A row of a query, with types given by the query. Callers unpack it at once."""
 
 PostgresError = asyncpg.PostgresError
 InterfaceError = asyncpg.InterfaceError
 InternalClientError = asyncpg.InternalClientError
-"""What the driver raises when the server ended the session while nobody was listening."""
+"""Raised when the server ended an idle connection."""
 UniqueViolationError = asyncpg.UniqueViolationError
 ForeignKeyViolationError = asyncpg.ForeignKeyViolationError
 
 TROUBLE = (OSError, TimeoutError, EOFError, PostgresError, InterfaceError, InternalClientError)
-"""Whatever a statement or a connection can raise."""
+"""All exceptions that a statement or a connection can raise."""
 
 
-class Connection(Protocol):
-    """What we use of the driver's connection."""
+class PgConnection(Protocol):
+    """The used methods of the driver's connection."""
 
     async def fetch(self, query: str, *args: object) -> list[Cells]:
         """Run a prepared statement."""
@@ -33,26 +33,26 @@ class Connection(Protocol):
         ...
 
     async def add_listener(self, channel: str, callback: Callable[[object, int, str, str], None]) -> None:
-        """Be told of notifications."""
+        """Call back on notifications of a channel."""
         ...
 
     async def close(self, *, timeout: float | None = None) -> None:
-        """Say goodbye."""
+        """Close the connection gracefully."""
         ...
 
     def terminate(self) -> None:
-        """Hang up."""
+        """Close the connection at once."""
         ...
 
     def is_closed(self) -> bool:
-        """Whether it cannot be used any more."""
+        """Return whether the connection is closed."""
         ...
 
 
 async def dial(
     dsn: str, *, settings: Mapping[str, str], cached: int, connect_s: float, command_s: float | None
-) -> Connection:
-    """Open a connection; `cached` is how many prepared statements it keeps."""
+) -> PgConnection:
+    """Open a connection; `cached` is the maximum number of prepared statements that it keeps."""
     driver: Any = asyncpg
     opened = await driver.connect(
         dsn,
@@ -62,9 +62,9 @@ async def dial(
         max_cached_statement_lifetime=0,
         server_settings=dict(settings),
     )
-    return cast("Connection", opened)
+    return cast("PgConnection", opened)
 
 
 def is_unfit(problem: BaseException) -> bool:
-    """Whether the driver could not even encode a value."""
+    """Return whether the driver could not encode a value."""
     return isinstance(problem, InterfaceError) and isinstance(problem, ValueError)

@@ -1,4 +1,4 @@
-"""What goes wrong with a database server, as Perdure's own errors: what, because, and what to do."""
+"""Mapping of database driver errors to Perdure errors."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import ssl
 from perdure.errors import Code, Error
 from perdure.store.postgres.driver import InterfaceError, InternalClientError, PostgresError, is_unfit
 
-PATIENCE_S = 30.0
+RECONNECT_TIMEOUT_S = 30.0
 
 _LOST_STATES = {"57P01", "57P02", "57P03", "57P05", "25P03", "25P04"}
-"""The server shuts down, has crashed, is starting, or has ended this session for being idle."""
+"""SQL states of a server that stops, has crashed, is starting, or has ended an idle session."""
 _CONTENDED_STATES = {"40001", "40P01", "55P03"}
 _STALE_STATES = {"0A000", "26000"}
-"""A prepared statement that a migration, or a pooler that was not announced, has made useless."""
+"""SQL states of a prepared statement that a migration, or a pooler missing in the URL, made invalid."""
 
 
 def state_of(problem: BaseException) -> str:
-    """The five characters by which the server names an error; blank for what it never saw."""
+    """Return the SQL state of a server error; an empty string for other errors."""
     return getattr(problem, "sqlstate", None) or ""
 
 
 def is_lost(problem: BaseException) -> bool:
-    """Whether the connection is gone, so that nobody knows whether the last statement took effect."""
+    """Return whether the connection is lost, so that the effect of the last statement is unknown."""
     if isinstance(problem, PostgresError):
         state = state_of(problem)
         return state in _LOST_STATES or state.startswith("08")
@@ -31,22 +31,22 @@ def is_lost(problem: BaseException) -> bool:
 
 
 def is_contended(problem: BaseException) -> bool:
-    """Whether others stood in the way, so that nothing was written and trying again helps."""
+    """Return whether a lock conflict prevented the write, so that a retry helps."""
     return state_of(problem) in _CONTENDED_STATES
 
 
 def is_stale(problem: BaseException) -> bool:
-    """Whether the connection's prepared statements are useless; nothing was written."""
+    """Return whether the connection's prepared statements are invalid; nothing was written."""
     return state_of(problem) in _STALE_STATES
 
 
 def is_refusal(problem: BaseException) -> bool:
-    """Whether something in what was asked is to blame, and not the store: a constraint or a value it cannot hold."""
+    """Return whether the request caused the error: a violated constraint, or a value that the store cannot hold."""
     return is_unfit(problem) or state_of(problem)[:2] in ("22", "23")
 
 
 def failure(problem: BaseException, place: str, *, connecting: bool = False) -> Error:
-    """The public error for a driver error. `place` is the address without its password."""
+    """Return the public error for a driver error. `place` is the address without its password."""
     state = state_of(problem)
     for states, (code, what, hint) in _TABLE.items():
         if state in states:
@@ -69,32 +69,32 @@ def _error(code: Code, place: str, problem: BaseException, what: str, hint: str)
 
 _UNREACHED = ("the server of the store cannot be reached", "check the address, and that the server runs")
 _UNPROVED = (
-    "the server could not prove who it is",
-    "name the authority that signed its certificate: sslrootcert=…; and the host as it stands in the certificate",
+    "the certificate of the server could not be verified",
+    "set sslrootcert=… to the authority that signed the certificate, and use the host name in the certificate",
 )
 _AWAY = (
-    "the store does not answer; whether the last appends are durable is not known",
-    "check that the server runs and can be reached; append the same plans again: receipts tell which were written",
+    "the store does not answer; the durability of the last appends is unknown",
+    "check that the server runs and can be reached; append the same plans again: receipts show which were written",
 )
 _TABLE: dict[tuple[str, ...], tuple[Code, str, str]] = {
     ("28P01", "28000"): (
         Code.STORE_ACCESS_DENIED,
         "the store refused the login",
-        "check user and password in the address, and the server's rules of access",
+        "check user and password in the address, and the access rules of the server",
     ),
     ("42501",): (
         Code.STORE_ACCESS_DENIED,
-        "this user may not do that in the store; nothing was written",
-        "let the owner of the database run `perdure db migrate`, then grant this user what it needs",
+        "this user lacks a permission in the store; nothing was written",
+        "let the owner of the database run `perdure db migrate`, then grant this user the permission",
     ),
     ("3D000",): (
         Code.STORE_UNAVAILABLE,
-        "there is no such database",
+        "the database does not exist",
         "create it first, or correct the name in the address",
     ),
     ("42P01", "3F000"): (
         Code.STORE_UNAVAILABLE,
-        "the tables of the store are gone",
+        "the tables of the store do not exist",
         "restore them from a backup, or run `perdure db migrate` for an empty store",
     ),
     ("25006",): (
@@ -109,17 +109,17 @@ _TABLE: dict[tuple[str, ...], tuple[Code, str, str]] = {
     ),
     ("53100", "53200"): (
         Code.STORE_FULL,
-        "there is no room left for the store; nothing was written",
-        "free some disk space or memory: the store goes on by itself",
+        "no disk space or memory left for the store; nothing was written",
+        "free some disk space or memory; the store then resumes automatically",
     ),
     tuple(_CONTENDED_STATES): (
         Code.STORE_LOCKED,
-        "others kept the same rows locked for too long; nothing was written",
+        "other transactions kept the same rows locked for too long; nothing was written",
         "look for a long transaction on the tables of the store",
     ),
     ("57014",): (
         Code.STORE_LOCKED,
-        "the store took too long and was interrupted; nothing was written",
+        "a statement took too long and was cancelled; nothing was written",
         "look for locks and slow disks, or raise `statement_timeout` in the address",
     ),
     ("XX001", "XX002"): (Code.STORE_CORRUPT, "the store is damaged", "restore it from a backup"),

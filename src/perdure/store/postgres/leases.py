@@ -1,7 +1,7 @@
-"""Leases: what this process remembers of its own workers, and what it concludes about those of others.
+"""Leases of this process's workers, and liveness checks of other workers.
 
-The server's clock decides who has lapsed. What this process believes of its own leases counts from before the statement
-that renewed them was sent, on its monotonic clock, so it is never believed longer than the server does.
+The server's clock decides whether a lease has lapsed. This process counts its own leases on its monotonic clock, from
+before each renewal is sent. A lease is therefore never considered valid longer than on the server.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ RENEWAL_PAUSE_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerRow:
-    """A row of `workers`, and how much of its lease the server's clock had left. One that is `excused` could perhaps
-    not renew it, because the server has only just started."""
+class PgWorkerRow:
+    """A row of `workers`, with the time left of its lease by the server's clock.
+
+    `excused`: the server has just started, so the worker may have been unable to renew its lease."""
 
     id: WorkerId
     pid: int
@@ -39,15 +40,15 @@ class WorkerRow:
 
     @property
     def lapsed(self) -> bool:
-        """Whether the server's clock had passed its lease, and the server was there to renew it."""
+        """True if the lease has lapsed by the server's clock, and the server was available for a renewal."""
         return self.lease_left <= 0 and not self.excused
 
 
-class Leases:
-    """Leases of this process's workers, and the locks that prove the death of those on this machine."""
+class PgLeases:
+    """Leases of this process's workers, and the locks that prove the death of workers on this machine."""
 
     def __init__(self, clock: Clock, lease_ms: int, boot: str, format: int = FORMAT) -> None:
-        self.format = format  # what has newer records is not claimed
+        self.format = format  # streams with newer records are not claimed
         self.boot = boot
         self.lease_ms = lease_ms
         self.locks: WorkerLocks | None = None
@@ -57,18 +58,20 @@ class Leases:
         self._abandoned: set[WorkerId] = set()
 
     def end(self) -> int:
-        """When a lease that is asked for now lapses, on this process's clock."""
+        """Return the end of a lease that is requested now, on this process's clock."""
         return self._clock.monotonic_ms() + self.lease_ms
 
     def remember(self, worker: WorkerId, until: int) -> None:
-        """A lease became durable."""
+        """Store the end of a lease that became durable."""
         if self._was_away(worker):
             self._patient_until[worker] = self.end()
         self._until[worker] = max(until, self._until.get(worker, 0))
 
     def patient(self, worker: WorkerId | None) -> bool:
-        """Whether this worker could not renew its lease for half of it, a lease ago or less. Perhaps the server was
-        away, and nobody could: the others get a lease to come back before what they hold is taken."""
+        """Return whether this worker missed renewals for half a lease, at most one lease ago.
+
+        The server may have been away for all workers, so others get one lease to renew before their streams are
+        claimed."""
         if worker is None:
             return False
         return self._was_away(worker) or self._clock.monotonic_ms() < self._patient_until.get(worker, 0)
@@ -78,54 +81,54 @@ class Leases:
         return until is not None and self.end() - until > self.lease_ms // 2
 
     def adopt(self, worker: WorkerId) -> None:
-        """The worker is (again) ours."""
+        """Accept the worker as one of this process, also after `abandon`."""
         self._abandoned.discard(worker)
 
     def forget(self, worker: WorkerId) -> None:
-        """The worker has retired."""
+        """Drop the lease of a deregistered worker."""
         self._until.pop(worker, None)
         self._patient_until.pop(worker, None)
 
     def forget_all(self) -> None:
-        """The store closes: to others on this machine, whoever has not retired is dead from now on."""
+        """Drop all leases and locks when the store closes. Workers not deregistered then look dead on this machine."""
         self._until.clear()
         if self.locks is not None:
             self.locks.drop_all()
 
     def abandon(self, worker: WorkerId) -> None:
-        """The worker shall look dead from now on."""
+        """Make the worker look dead."""
         self._abandoned.add(worker)
         self._until.pop(worker, None)
         if self.locks is not None:
             self.locks.drop(worker)
 
     def renewable(self, worker: WorkerId) -> bool:
-        """Whether this worker's lease may be extended at all."""
+        """Return whether this worker's lease may be extended."""
         return worker not in self._abandoned
 
     def due(self, workers: Iterable[WorkerId]) -> list[WorkerId]:
-        """Those whose lease is worth a write."""
+        """Return the workers whose lease is due for renewal, sorted."""
         return sorted(worker for worker in set(workers) if self.is_due(worker))
 
     def is_due(self, worker: WorkerId) -> bool:
-        """Whether its lease is worth a write: the last renewal is more than a second old."""
+        """Return whether a worker's lease is due for renewal: the last renewal is more than a second old."""
         return worker not in self._abandoned and self.end() - self._until.get(worker, 0) > RENEWAL_PAUSE_MS
 
     def weak(self, worker: WorkerId) -> bool:
-        """Whether so little is left of a lease that what is taken under it now might be taken away at once."""
+        """Return whether less than half of a lease is left, so that a new claim under it could be lost at once."""
         return worker not in self._abandoned and self.end() - self._until.get(worker, 0) > self.lease_ms // 2
 
     def live(self, worker: WorkerId) -> bool:
-        """Whether the last lease that became durable has certainly not lapsed."""
+        """Return whether the last durable lease has certainly not lapsed."""
         until = self._until.get(worker)
         return until is not None and self._clock.monotonic_ms() < until
 
-    def is_dead(self, row: WorkerRow | None) -> bool:
-        """Whether it is certain that this worker does nothing any more.
+    def is_dead(self, row: PgWorkerRow | None) -> bool:
+        """Return whether this worker has certainly ended.
 
-        A row that is gone was removed by a worker that retired, or that was proved dead. Of the others, only those of
-        this boot of this machine can be judged, by their lock. A machine that we cannot see may be alive, whatever its
-        lease and its connections say.
+        A missing row belonged to a deregistered worker, or to one proved dead. Other workers can be judged only by
+        their lock, on this boot of this machine. A worker on another machine may be alive, regardless of its lease and
+        its connections.
         """
         if row is None:
             return True
@@ -133,12 +136,12 @@ class Leases:
             return False
         return self.locks.is_free(row.id, identity=row.lock)
 
-    def is_gone(self, row: WorkerRow | None, by: WorkerId | None = None) -> bool:
-        """Whether its streams may be taken, by that worker: its lease lapsed, or it is dead."""
+    def is_gone(self, row: PgWorkerRow | None, by: WorkerId | None = None) -> bool:
+        """Return whether worker `by` may claim this worker's streams: it is dead, or its lease has lapsed."""
         return row is None or (row.lapsed and not self.patient(by)) or self.is_dead(row)
 
-    def info(self, row: WorkerRow, load: tuple[int, int]) -> WorkerInfo:
-        """A worker as others see it; `load` is how many streams it holds, and how many of them have a turn open."""
+    def info(self, row: PgWorkerRow, load: tuple[int, int]) -> WorkerInfo:
+        """Return a worker as others see it; `load` is the number of its streams, and of those with an open turn."""
         alive = not self.is_gone(row)
         return WorkerInfo(
             row.id, row.pid, row.version, row.started_at, row.lease_until, alive, row.host, row.lease_left, *load,

@@ -1,4 +1,4 @@
-"""The side channel of a database: a table that is not logged, so it is cheap, and empty after a crash of the server."""
+"""The side channel of a database: an unlogged table, which is cheap and empty after a crash of the server."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from typing import Protocol, TypeVar
 from perdure.ids import StreamId
 from perdure.store.live import KEPT_MS, Piece
 from perdure.store.postgres.columns import flags, numbers, texts
-from perdure.store.postgres.tx import Session
+from perdure.store.postgres.tx import PgTransaction
 
 T = TypeVar("T")
 
 
 class Doing(Protocol):
-    """How something is done with a connection of the store."""
+    """A function that runs work on a connection of the store."""
 
-    async def __call__(self, work: Callable[[Session], Awaitable[T]]) -> T:
-        """Do it."""
+    async def __call__(self, work: Callable[[PgTransaction], Awaitable[T]]) -> T:
+        """Run the work."""
         ...
 
 
 class PostgresChannel:
-    """Pieces in a table of their own. Nobody is notified: whoever watches looks."""
+    """A side channel in a separate table. Observers poll it; no notification is sent."""
 
     def __init__(self, do: Doing) -> None:
         self._do = do
 
     async def put(self, pieces: Sequence[Piece], *, over: Sequence[tuple[StreamId, int]] = (), now: int) -> None:
-        """Forget, then add, in one statement."""
+        """Delete the pieces of ended calls, then add pieces, in one statement."""
         values = (
             texts([stream for stream, _ in over]),
             numbers([run for _, run in over]),
@@ -46,13 +46,13 @@ class PostgresChannel:
         await self._do(lambda on: on.all("live_put", *values))
 
     async def read(self, stream: StreamId) -> tuple[Piece, ...]:
-        """What there is of a stream."""
+        """Return the pieces of a stream."""
         return tuple(Piece(stream, *row) for row in await self._do(lambda on: on.all("live_read", stream)))
 
     async def forget(self, stream: StreamId) -> None:
-        """The stream is gone."""
+        """Delete all pieces of a stream that was deleted."""
         await self._do(lambda on: on.all("live_forget", stream))
 
 
 def _storable(text: str) -> str:
-    return text.replace("\x00", "\N{REPLACEMENT CHARACTER}")  # as long as it was, and nothing else is refused
+    return text.replace("\x00", "\N{REPLACEMENT CHARACTER}")  # same length; Postgres refuses no other character

@@ -1,4 +1,4 @@
-"""Rows of the log: how records are inserted, and how they are read back."""
+"""Inserting and reading log rows."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from perdure.commit.plan import Entry, ends, key_taken
 from perdure.ids import Seq, StreamId
 from perdure.inbox.admit import stream_unknown
 from perdure.store.postgres.driver import Cells
-from perdure.store.postgres.tx import Session
+from perdure.store.postgres.tx import PgTransaction
 from perdure.vocab.records import Row
 
 
 def log_rows(stream: StreamId, cells: Iterable[Cells]) -> tuple[Row, ...]:
-    """Rows of the log as values."""
+    """Convert database rows to log rows."""
     return tuple(
         Row(stream=stream, seq=seq, at=at, kind=kind, data=data, key=key, version=version)
         for seq, at, kind, data, key, version in cells
@@ -21,9 +21,9 @@ def log_rows(stream: StreamId, cells: Iterable[Cells]) -> tuple[Row, ...]:
 
 
 async def write_log(
-    on: Session, stream: int, first: Seq, entries: Sequence[Entry], *, by: tuple[int, int] | None
+    on: PgTransaction, stream: int, first: Seq, entries: Sequence[Entry], *, by: tuple[int, int] | None
 ) -> None:
-    """Insert records with dense seqs from `first`; `by` is the append they belong to, None for admitted ones."""
+    """Insert records with dense seqs from `first`; `by` is their append as (fence, n), None for admitted records."""
     if not entries:
         return
     await on.all(
@@ -39,8 +39,8 @@ async def write_log(
     )
 
 
-async def check_keys(on: Session, name: StreamId, stream: int, entries: Sequence[Entry]) -> None:
-    """Refuse records whose keys are taken. The stream must be locked.
+async def check_keys(on: PgTransaction, name: StreamId, stream: int, entries: Sequence[Entry]) -> None:
+    """Refuse records whose log keys are taken. The stream must be locked.
 
     Raises:
         Error: `gate_closed`.
@@ -55,10 +55,10 @@ async def check_keys(on: Session, name: StreamId, stream: int, entries: Sequence
         taken[key] = kind
 
 
-async def append_admitted(on: Session, name: StreamId, entry: Entry, now: int) -> tuple[int, Seq, Row, bool]:
-    """Inside a transaction: append an admitted record, or find the one that has its key.
+async def append_admitted(on: PgTransaction, name: StreamId, entry: Entry, now: int) -> tuple[int, Seq, Row, bool]:
+    """Append an admitted record inside a transaction, or return the record that already has its log key.
 
-    Gives the stream's number, its last seq before, the row, and whether it is new. The stream stays locked.
+    The result is the stream's id, its last seq before, the row, and whether the row is new. The stream stays locked.
 
     Raises:
         Error: `session_unknown`.
@@ -79,11 +79,11 @@ async def append_admitted(on: Session, name: StreamId, entry: Entry, now: int) -
 
 
 def admitted_row(name: StreamId, seq: Seq, entry: Entry) -> Row:
-    """An entry as it stands in the log."""
+    """Return the log row of an admitted entry."""
     return log_rows(name, [(seq, entry.at, entry.kind, entry.data, entry.key, entry.version)])[0]
 
 
-async def find_row(on: Session, stream: StreamId, key: str) -> Row | None:
-    """The row with this log key."""
+async def find_row(on: PgTransaction, stream: StreamId, key: str) -> Row | None:
+    """Return the row with this log key, or None."""
     found = await on.all("log_find", stream, key)
     return log_rows(stream, found)[0] if found else None

@@ -1,4 +1,4 @@
-"""Promises: made, answered once; the clock by which they are judged, and the secret that signs their keys."""
+"""Promises: creation and single resolution; the server's clock; the secret that signs their keys."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from perdure.codec import decode, encode
 from perdure.ids import PromiseId, StreamId
 from perdure.inbox.admit import is_news, stream_unknown, wake
 from perdure.store.postgres.driver import Cells
-from perdure.store.postgres.tx import Session
-from perdure.store.shapes import Accepted, AlreadyResolved, Resolved, Unknown
+from perdure.store.postgres.tx import PgTransaction
+from perdure.store.shapes import Accepted, AlreadyResolved, PromiseUnknown, Resolved
 from perdure.vocab.promises import PromiseState, Resolution, TimedOut
 
 
-async def make_promise(on: Session, promise: PromiseState) -> PromiseState:
-    """Create a promise, or find the one that exists."""
+async def make_promise(on: PgTransaction, promise: PromiseState) -> PromiseState:
+    """Create a promise, or return the existing one."""
     known = await read_promise(on, promise.id)
     if known is not None:
         return known
@@ -25,8 +25,8 @@ async def make_promise(on: Session, promise: PromiseState) -> PromiseState:
         return await _make(on, promise)
 
 
-async def _make(on: Session, promise: PromiseState) -> PromiseState:
-    """Create a promise whose lock we have, unless it exists."""
+async def _make(on: PgTransaction, promise: PromiseState) -> PromiseState:
+    """Create a promise, or return the existing one. The caller holds its lock."""
     known = await read_promise(on, promise.id)
     if known is not None:
         return known
@@ -39,9 +39,9 @@ async def _make(on: Session, promise: PromiseState) -> PromiseState:
 
 
 async def resolve(
-    on: Session, promise: PromiseId, resolution: Resolution, now: int, make: PromiseState | None = None
+    on: PgTransaction, promise: PromiseId, resolution: Resolution, now: int, make: PromiseState | None = None
 ) -> Resolved:
-    """Answer a promise, made for it if need be, if nobody was first, and wake who waits."""
+    """Resolve a promise unless it is resolved, and wake the waiting streams; create it first with `make`."""
     async with on.transaction():
         await on.all("promises_lock", [promise])
         if make is not None:
@@ -51,7 +51,7 @@ async def resolve(
             return Accepted()
         known = await read_promise(on, promise)
         if known is None:
-            return Unknown()
+            return PromiseUnknown()
         if known.resolution is None:  # too late
             await on.all("promise_lapse", promise, encode(TimedOut()))
             await wake_waiting(on, promise, now)
@@ -60,13 +60,13 @@ async def resolve(
 
 
 class _Closed(Exception):
-    """Takes back what was written so far."""
+    """Raised to roll back a transaction in which a promise was already resolved."""
 
 
 async def resolve_all(
-    on: Session, answers: Sequence[tuple[PromiseState, Resolution]], now: int
+    on: PgTransaction, answers: Sequence[tuple[PromiseState, Resolution]], now: int
 ) -> dict[PromiseId, Resolution]:
-    """Answer several promises, made for it if need be: all of them or none; what stood in the way."""
+    """Resolve several promises, all or none, creating missing ones; return the resolutions that prevented it."""
     closed: dict[PromiseId, Resolution] = {}
     with suppress(_Closed):
         async with on.transaction():
@@ -82,48 +82,48 @@ async def resolve_all(
     return closed
 
 
-async def wake_waiting(on: Session, promise: PromiseId, now: int) -> None:
+async def wake_waiting(on: PgTransaction, promise: PromiseId, now: int) -> None:
     """Wake every stream that waits for a promise."""
     new = wake(StreamId(""), promise, at=now)  # the same for every stream that waits
     await on.all("promise_wake", promise, new.source_key, new.at, is_news(new.item), new.data)
 
 
-async def read_promise(on: Session, promise: PromiseId) -> PromiseState | None:
-    """A promise as it is now."""
+async def read_promise(on: PgTransaction, promise: PromiseId) -> PromiseState | None:
+    """Return a promise's current state, or None."""
     found = await on.one("promise_read", promise)
     return None if found is None else promise_state(found)
 
 
 def promise_state(found: Cells) -> PromiseState:
-    """A promise from its row."""
+    """Convert a row to a promise."""
     promise, stream, resolution, deadline_at, asks, asked_at, consumed_at = found
     return PromiseState(
         id=promise,
         stream=stream,
         resolution=decode(resolution, Resolution) if resolution is not None else None,
         deadline_at=deadline_at,
-        asks=asks,
-        asked_at=asked_at,
+        request_kind=asks,
+        requested_at=asked_at,
         consumed_at=consumed_at,
     )
 
 
-async def lock_promises(on: Session, name: StreamId) -> list[PromiseId]:
-    """Lock the promises of a stream: before the stream, like everybody."""
+async def lock_promises(on: PgTransaction, name: StreamId) -> list[PromiseId]:
+    """Lock the promises of a stream and return them. Lock order everywhere: promises, then the stream."""
     promises = [promise for (promise,) in await on.all("promise_owned", name)]
     if promises:
         await on.all("promises_lock", promises)
     return promises
 
 
-async def server_now(on: Session) -> int:
-    """The moment on the server's clock."""
+async def server_now(on: PgTransaction) -> int:
+    """Return the time on the server's clock."""
     (now,) = await on.one("now")
     return now
 
 
-async def secret(on: Session, name: str) -> bytes:
-    """The secret of that name; made if there is none."""
+async def secret(on: PgTransaction, name: str) -> bytes:
+    """Return the secret of this name; create it if needed."""
     while (found := await on.one("secret", name, os.urandom(32))) is None:
-        pass  # somebody made it at the same moment, and our view is from before
+        pass  # another transaction created it after this statement's snapshot
     return found[0]

@@ -1,8 +1,8 @@
--- Every statement of the store, each under its name; the hot ones are first.
+-- All statements of the store by name; the hot ones are first.
 
 -- name: append_on
--- One or two records of a worker that goes on with what it has, which is what most appends are. Nothing moves unless the
--- stream ends exactly where its owner thinks: then nobody else has written, and there is nothing to tell.
+-- One or two records of a worker that keeps its stream: the most frequent append. Nothing is written unless the stream
+-- ends at the seq that the owner knows. Then no other rows exist, and the receipt has no missed rows.
 WITH moved AS (
     UPDATE perdure.streams AS s SET last_seq = $5::bigint + $6, n = $3, active = true, parked = false,
         format = greatest(s.format, $8), updated_at = $7, served_at = (extract(epoch FROM clock_timestamp()) * 1000)::bigint
@@ -10,13 +10,13 @@ WITH moved AS (
     RETURNING s.id
 )
 INSERT INTO perdure.log (stream, seq, at, kind, version, fence, n, data)
-SELECT m.id, $5::bigint + e.place, e.at, e.kind, $8, $2, $3, e.data
+SELECT m.id, $5::bigint + e.position, e.at, e.kind, $8, $2, $3, e.data
 FROM moved AS m, (VALUES (1, $9::bigint, $10::text, $11::bytea), (2, $12::bigint, $13::text, $14::bytea))
-    AS e (place, at, kind, data)
-WHERE e.place <= $6 RETURNING seq
+    AS e (position, at, kind, data)
+WHERE e.position <= $6 RETURNING seq
 
 -- name: append_on_many
--- The same for many streams at once, of one worker: those that moved.
+-- The same for many streams of one worker; returns the plans that were written.
 WITH moved AS (
     UPDATE perdure.streams AS s SET last_seq = p.before + p.rows, n = p.n, active = true, parked = false,
         format = greatest(s.format, $8), updated_at = $7, served_at = (extract(epoch FROM clock_timestamp()) * 1000)::bigint
@@ -34,8 +34,8 @@ WITH moved AS (
 SELECT m.i FROM moved AS m
 
 -- name: append_lone
--- Up to four records of one plan and nothing else. What the owner does not know of is counted only if its stream is
--- further than it thinks: how many of those rows are its own.
+-- Up to four records of one plan and nothing else. If the stream is ahead of the owner's known seq, `own` counts the
+-- rows of owners in between.
 WITH moved AS (
     UPDATE perdure.streams AS s SET last_seq = s.last_seq + $4, n = $3, owner = CASE WHEN $6 THEN NULL ELSE $5 END,
         active = $7, parked = $8, format = greatest(s.format, $9), updated_at = $10,
@@ -44,11 +44,11 @@ WITH moved AS (
     RETURNING s.id, s.last_seq - $4 AS before
 ), written AS (
     INSERT INTO perdure.log (stream, seq, at, kind, version, key, fence, n, data)
-    SELECT m.id, m.before + e.place, e.at, e.kind, $9, e.key, $2, $3, e.data
+    SELECT m.id, m.before + e.position, e.at, e.kind, $9, e.key, $2, $3, e.data
     FROM moved AS m, (VALUES
         (1, $12::bigint, $13::text, $14::text, $15::bytea), (2, $16::bigint, $17::text, $18::text, $19::bytea),
         (3, $20::bigint, $21::text, $22::text, $23::bytea), (4, $24::bigint, $25::text, $26::text, $27::bytea)
-    ) AS e (place, at, kind, key, data) WHERE e.place <= $4
+    ) AS e (position, at, kind, key, data) WHERE e.position <= $4
 )
 SELECT m.id, m.before, CASE WHEN $11 < m.before THEN (
     SELECT count(*) FROM perdure.log AS l
@@ -56,9 +56,9 @@ SELECT m.id, m.before, CASE WHEN $11 < m.before THEN (
 ) END AS own, NOT $7 AND (SELECT b.id FROM perdure.inbox AS b WHERE b.stream = m.id LIMIT 1) IS NULL AS quiet FROM moved AS m
 
 -- name: append
--- Many plans of many streams at once. A plan whose stream is not exactly where its owner thinks moves nothing and is
--- missing in the answer. A consumed inbox row that is not there fails the whole statement, by dividing by zero.
--- Columns come as text and bytes in one piece (`columns.py`).
+-- Plans of many streams. A plan whose stream is not in the expected state writes nothing and is missing in the result.
+-- A missing inbox row fails the whole statement, by a division by zero. Columns are passed as text, and all bytes as
+-- one value (`columns.py`).
 WITH answered AS (
     SELECT w.i, w.promise FROM unnest($26::text::int[], $27::text::text[]) AS w (i, promise)
     JOIN perdure.promises AS q ON q.id = w.promise WHERE q.resolution IS NOT NULL
@@ -82,11 +82,11 @@ WITH answered AS (
     RETURNING p.i, p.worker, p.known, p.met, s.id, s.fence, s.active, s.last_seq - p.rows AS before
 ), written AS (
     INSERT INTO perdure.log (stream, seq, at, kind, version, key, fence, n, data)
-    SELECT m.id, m.before + e.place, e.at, e.kind, e.version, e.key, m.fence, e.n,
+    SELECT m.id, m.before + e.position, e.at, e.kind, e.version, e.key, m.fence, e.n,
         substring($21::bytea FROM e.start FOR e.size)
     FROM unnest($14::text::int[], $15::text::int[], $16::text::bigint[], $17::text::text[], $18::text::int[],
         $19::text::text[], $20::text::bigint[], $22::text::int[], $23::text::int[])
-        AS e (i, place, at, kind, version, key, n, start, size)
+        AS e (i, position, at, kind, version, key, n, start, size)
     JOIN moved AS m ON m.i = e.i
 ), eaten AS (
     DELETE FROM perdure.inbox AS b USING unnest($24::text::int[], $25::text::bigint[]) AS c (i, id), moved AS m
@@ -120,7 +120,7 @@ SELECT m.i, m.id, m.before, m.met, CASE WHEN m.known < m.before THEN (
 FROM moved AS m
 
 -- name: append_more
--- What else plans hold, for plans whose streams have just moved in the same transaction.
+-- The other contents of plans that were just written in the same transaction.
 WITH moved AS (
     SELECT p.i, s.id FROM unnest($1::text::int[], $2::text::text[]) AS p (i, stream)
     JOIN perdure.streams AS s ON s.stream = p.stream
@@ -156,20 +156,20 @@ JOIN moved AS m ON m.i = f.i
 ON CONFLICT (stream) DO UPDATE SET seq = excluded.seq, code = excluded.code, data = excluded.data
 
 -- name: admit
--- Many deliveries at once. One that is missing in the answer was not admitted: known before, or not welcome. Whoever
--- opens and admits does it in one order, because the second to say the same thing waits for the first. Columns come as
--- text and bytes in one piece (`columns.py`).
+-- Many deliveries. A delivery that is missing in the result was not admitted: it is a duplicate or was refused. Rows
+-- are inserted in a fixed order, because a concurrent duplicate waits for the first one. Columns are passed as text,
+-- and all bytes as one value (`columns.py`).
 WITH new AS (
     SELECT d.*, substring($9::bytea FROM d.start FOR d.size) AS data
     FROM unnest($1::text::int[], $2::text::text[], $3::text::text[], $4::text::text[], $5::text::text[], $6::text::text[],
         $7::text::bigint[], $8::text::bool[], $10::text::int[], $11::text::int[], $12::text::text[], $13::text::text[],
         $14::text::bool[])
-        AS d (i, stream, source_key, content, turn, input, at, news, start, size, agent, claimer, fresh)
+        AS d (i, stream, source_key, content, turn, input, at, wakes, start, size, agent, claimer, fresh)
 ), opened AS (
     INSERT INTO perdure.streams (stream, tenant, kind, name, agent, format, last_seq, fence, n, owner, active, parked,
         created_at, updated_at, queue, priority)
     SELECT o.stream, o.tenant, o.kind, o.name, o.agent, $20::int, 1,
-        coalesce((SELECT g.fence FROM perdure.graves AS g WHERE g.stream = o.stream), 0)
+        coalesce((SELECT g.fence FROM perdure.tombstones AS g WHERE g.stream = o.stream), 0)
             + CASE WHEN o.claimer IS NULL THEN 0 ELSE 1 END,
         0, o.claimer, false, false, $21, $21, o.queue, o.priority
     FROM unnest($15::text::text[], $16::text::text[], $17::text::text[], $18::text::text[], $19::text::text[],
@@ -192,8 +192,8 @@ WITH new AS (
     WHERE (d.agent IS NULL OR d.agent = t.agent) AND (t.opened OR NOT d.fresh)
     ORDER BY d.stream, d.source_key ON CONFLICT DO NOTHING RETURNING stream, source_key
 ), put AS (
-    INSERT INTO perdure.inbox (stream, source_key, at, news, data)
-    SELECT t.id, d.source_key, d.at, d.news, d.data
+    INSERT INTO perdure.inbox (stream, source_key, at, wakes, data)
+    SELECT t.id, d.source_key, d.at, d.wakes, d.data
     FROM new AS d JOIN target AS t ON t.stream = d.stream
     JOIN known AS k ON k.stream = t.id AND k.source_key = d.source_key
     ORDER BY d.i RETURNING id, stream, source_key
@@ -265,7 +265,7 @@ FROM perdure.streams AS s JOIN perdure.log AS l ON l.stream = s.id
 WHERE s.stream = $1 AND l.seq > $2 AND l.seq <= $3 ORDER BY l.seq LIMIT $4
 
 -- name: load
--- Snapshot, the rows after it and the inbox, in one view. `part` tells them apart.
+-- Snapshot, the rows after it and the inbox, in one consistent view; `part` distinguishes them.
 WITH s AS (
     SELECT id FROM perdure.streams WHERE stream = $1
 ), f AS (
@@ -305,7 +305,7 @@ WITH stored AS (
 INSERT INTO perdure.blob_refs (stream, hash) SELECT $1, h FROM unnest($2::text[]) AS h ON CONFLICT DO NOTHING
 
 -- name: blobs_refer
--- Bytes may be referred to again by whose tenant has them. The references that count are held still meanwhile.
+-- Refer to stored bytes that a stream of the tenant refers to, and lock the existing references meanwhile.
 WITH known AS (
     SELECT r.hash FROM perdure.blob_refs AS r JOIN perdure.streams AS s ON s.id = r.stream
     WHERE r.hash = ANY ($2::text[]) AND s.tenant = $3 FOR SHARE OF r
@@ -337,7 +337,7 @@ SELECT id, agent FROM perdure.streams WHERE stream = $1
 -- name: stream_open
 INSERT INTO perdure.streams (stream, tenant, kind, name, agent, format, last_seq, fence, n, owner, active, parked,
     created_at, updated_at, queue, priority)
-VALUES ($1, $2, $3, $4, $5, $6, $8, coalesce((SELECT fence FROM perdure.graves WHERE stream = $1), 0), 0, NULL, false,
+VALUES ($1, $2, $3, $4, $5, $6, $8, coalesce((SELECT fence FROM perdure.tombstones WHERE stream = $1), 0), 0, NULL, false,
     false, $7, $7, $9, $10)
 ON CONFLICT (stream) DO NOTHING RETURNING id
 
@@ -353,11 +353,11 @@ INSERT INTO perdure.admissions (stream, source_key, content, turn, input)
 SELECT $1, a.source_key, a.content, a.turn, a.input
 FROM unnest($2::text[], $3::text[], $4::text[], $5::text[]) AS a (source_key, content, turn, input)
 
--- name: verdicts_put
-INSERT INTO perdure.verdicts (stream, fence, n, place, verdict, because)
-SELECT s.id, v.fence, v.n, v.place, v.verdict, v.because
+-- name: outbox_rejections_put
+INSERT INTO perdure.outbox_rejections (stream, fence, n, position, verdict, because)
+SELECT s.id, v.fence, v.n, v.position, v.verdict, v.because
 FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::int[], $5::text[], $6::text[])
-    AS v (stream, fence, n, place, verdict, because)
+    AS v (stream, fence, n, position, verdict, because)
 JOIN perdure.streams AS s ON s.stream = v.stream
 
 -- name: log_prune
@@ -366,17 +366,17 @@ DELETE FROM perdure.log WHERE stream = $1 AND seq = ANY($2::bigint[])
 -- name: admissions_prune
 DELETE FROM perdure.admissions WHERE stream = $1 AND source_key = ANY($2::text[])
 
--- name: verdicts_read
-SELECT place, verdict, because FROM perdure.verdicts WHERE stream = $1 AND fence = $2 AND n = $3
+-- name: outbox_rejections_read
+SELECT position, verdict, because FROM perdure.outbox_rejections WHERE stream = $1 AND fence = $2 AND n = $3
 
 -- name: admission_find
 SELECT content, turn, input FROM perdure.admissions WHERE stream = $1 AND source_key = $2
 
 -- name: inbox_insert
-INSERT INTO perdure.inbox (stream, source_key, at, news, data) VALUES ($1, $2, $3, $4, $5) RETURNING id
+INSERT INTO perdure.inbox (stream, source_key, at, wakes, data) VALUES ($1, $2, $3, $4, $5) RETURNING id
 
 -- name: annotate
--- Nothing comes back if the stream does not exist or the key is taken.
+-- No row is returned if the stream does not exist or the key is taken.
 WITH s AS (
     UPDATE perdure.streams AS t SET last_seq = t.last_seq + 1, format = greatest(t.format, $4), updated_at = $7
     WHERE t.stream = $1 AND ($5::text IS NULL
@@ -390,8 +390,8 @@ SELECT s.id, s.last_seq, $2, $3, $4, $5, NULL, NULL, $6 FROM s RETURNING seq
 UPDATE perdure.streams SET last_seq = $2, format = $3, updated_at = $4 WHERE id = $1
 
 -- name: claim_free
--- Nobody, or this worker itself, holds it: no lease to look at.
--- What was given back has killed nobody, so takeovers are counted anew.
+-- The stream is unowned or owned by this worker, so no lease has to be checked.
+-- A released stream has killed no worker, so takeovers restart at 0.
 UPDATE perdure.streams AS s SET owner = $2, fence = s.fence + 1, n = 0,
     takeovers = CASE WHEN o.previous IS NULL THEN 0 ELSE s.takeovers END
 FROM (SELECT id, owner AS previous FROM perdure.streams WHERE stream = $1 FOR NO KEY UPDATE) AS o
@@ -401,14 +401,14 @@ RETURNING s.fence, s.last_seq, o.previous, s.parked, CASE WHEN s.takeovers > 0 A
 ), 0) THEN s.takeovers ELSE 0 END AS takeovers
 
 -- name: stream_left_waiting
--- Nothing of it is under way, and something has waited in its inbox for two seconds while its owner wrote nothing. One
--- that has not written since it took it (n = 0) is beginning: it is not disturbed.
+-- Neglected: the stream is idle, and an inbox row has waited for two seconds while the owner wrote nothing. An owner
+-- that has not written since its claim (n = 0) is just starting and keeps the stream.
 SELECT s.id FROM perdure.streams AS s, (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint - 2000 AS waited) AS c
 WHERE s.stream = $1 AND NOT s.active AND NOT s.parked AND s.n > 0 AND s.served_at <= c.waited
     AND EXISTS (SELECT 1 FROM perdure.inbox AS i WHERE i.stream = s.id AND i.came_at <= c.waited)
 
 -- name: stream_holder
--- Who it is, and whether it leaves the stream waiting.
+-- The owner, and whether it neglects the stream.
 SELECT EXISTS ({stream_left_waiting}) AS left_waiting, {worker_cells}
 FROM perdure.streams AS s JOIN perdure.workers AS w ON w.id = s.owner WHERE s.stream = $1
 
@@ -435,7 +435,7 @@ UPDATE perdure.streams SET paused_at = $2, paused_by = $3 WHERE id = $1
 UPDATE perdure.streams SET owner = NULL, fence = fence + 1, n = 0 WHERE id = $1 AND NOT active
 
 -- name: stream_keep
--- It is there, and nobody takes it away before this is over.
+-- Lock an existing stream against deletion until the end of the transaction.
 SELECT id FROM perdure.streams WHERE stream = $1 FOR KEY SHARE
 
 -- name: stream_remove
@@ -447,14 +447,14 @@ DELETE FROM perdure.log WHERE stream = $1
 -- name: stream_delete
 DELETE FROM perdure.streams WHERE id = $1
 
--- name: grave_find
-SELECT fence FROM perdure.graves WHERE stream = $1
+-- name: tombstone_find
+SELECT fence FROM perdure.tombstones WHERE stream = $1
 
--- name: grave_dig
-INSERT INTO perdure.graves (stream, fence) VALUES ($1, $2) ON CONFLICT (stream) DO UPDATE SET fence = excluded.fence
+-- name: tombstone_put
+INSERT INTO perdure.tombstones (stream, fence) VALUES ($1, $2) ON CONFLICT (stream) DO UPDATE SET fence = excluded.fence
 
 -- name: promises_lock
--- Before promises are made or answered. Whoever waits for one locks it too, so that no wake is lost in between.
+-- Taken before a promise is created or resolved, and before a stream waits for one, so that no wake is lost.
 SELECT pg_advisory_xact_lock(h) FROM (
     SELECT DISTINCT hashtextextended('perdure promise ' || p, 0) AS h FROM unnest($1::text[]) AS p ORDER BY 1
 ) AS sorted
@@ -468,23 +468,23 @@ SELECT pg_advisory_xact_lock_shared(h) FROM (
 INSERT INTO perdure.promises (id, stream, resolution, deadline_at) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING
 
 -- name: promise_ask
-INSERT INTO perdure.promises (id, stream, deadline_at, asks, asked_at, tenant) VALUES ($1, $2, $3, $4, $5, $6)
+INSERT INTO perdure.promises (id, stream, deadline_at, request_kind, requested_at, tenant) VALUES ($1, $2, $3, $4, $5, $6)
 ON CONFLICT DO NOTHING
 
 -- name: promise_read
-SELECT p.id, s.stream, p.resolution, p.deadline_at, p.asks, p.asked_at, p.consumed_at
+SELECT p.id, s.stream, p.resolution, p.deadline_at, p.request_kind, p.requested_at, p.consumed_at
 FROM perdure.promises AS p JOIN perdure.streams AS s ON s.id = p.stream WHERE p.id = $1
 
--- name: promises_asked
-SELECT p.id, s.stream, p.resolution, p.deadline_at, p.asks, p.asked_at, p.consumed_at
+-- name: promises_requested
+SELECT p.id, s.stream, p.resolution, p.deadline_at, p.request_kind, p.requested_at, p.consumed_at
 FROM perdure.promises AS p JOIN perdure.streams AS s ON s.id = p.stream
-WHERE p.tenant = $1 AND p.asks <> '' AND p.resolution IS NULL AND (p.asked_at, p.id) > ($2, $3)
-ORDER BY p.asked_at, p.id LIMIT $4
+WHERE p.tenant = $1 AND p.request_kind <> '' AND p.resolution IS NULL AND (p.requested_at, p.id) > ($2, $3)
+ORDER BY p.requested_at, p.id LIMIT $4
 
--- name: promises_asked_as
-SELECT p.id, s.stream, p.resolution, p.deadline_at, p.asks, p.asked_at, p.consumed_at
+-- name: promises_requested_as
+SELECT p.id, s.stream, p.resolution, p.deadline_at, p.request_kind, p.requested_at, p.consumed_at
 FROM perdure.promises AS p JOIN perdure.streams AS s ON s.id = p.stream
-WHERE p.id >= $1 AND p.id < $2 AND p.tenant = $3 AND p.asks <> '' ORDER BY p.id LIMIT $4
+WHERE p.id >= $1 AND p.id < $2 AND p.tenant = $3 AND p.request_kind <> '' ORDER BY p.id LIMIT $4
 
 -- name: now
 SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint
@@ -510,7 +510,7 @@ SELECT p.id FROM perdure.streams AS s JOIN perdure.promises AS p ON p.stream = s
 
 -- name: promise_wake
 WITH woken AS (DELETE FROM perdure.waits WHERE promise = $1 RETURNING stream)
-INSERT INTO perdure.inbox (stream, source_key, at, news, data) SELECT stream, $2, $3, $4, $5 FROM woken ORDER BY stream
+INSERT INTO perdure.inbox (stream, source_key, at, wakes, data) SELECT stream, $2, $3, $4, $5 FROM woken ORDER BY stream
 
 -- name: wait_insert
 INSERT INTO perdure.waits (promise, stream) SELECT p, $1 FROM unnest($2::text[]) AS p ON CONFLICT DO NOTHING
@@ -528,7 +528,7 @@ UPDATE perdure.workers SET lease_until = (extract(epoch FROM clock_timestamp()) 
 RETURNING id
 
 -- name: worker_cells
--- Whoever could not renew its lease because the server was away is excused: for as long as a lease after the server's start.
+-- excused: within one lease after the server's start, a worker may have been unable to renew its lease.
 w.id, w.pid, w.version, w.started_at, w.lease_until, w.boot, w.lock, w.host,
     w.lease_until - (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS lease_left, w.lease_ms, w.concurrency, w.queues,
     (extract(epoch FROM clock_timestamp() - pg_postmaster_start_time()) * 1000)::bigint < w.lease_ms AS excused
@@ -540,7 +540,7 @@ SELECT {worker_cells} FROM perdure.workers AS w WHERE w.id = $1
 SELECT {worker_cells} FROM perdure.workers AS w ORDER BY w.started_at, w.id
 
 -- name: worker_living
--- Those whose lease holds, and those who are excused: among them are all that are not gone.
+-- Workers with a valid lease, and excused workers. All live workers are among these.
 SELECT {worker_cells} FROM perdure.workers AS w
 WHERE greatest(w.lease_until, (extract(epoch FROM pg_postmaster_start_time()) * 1000)::bigint + w.lease_ms)
     > (extract(epoch FROM clock_timestamp()) * 1000)::bigint
@@ -556,7 +556,7 @@ SELECT name, holder, worker, at, granted FROM perdure.permits WHERE $1::text[] I
 -- name: permits_put
 INSERT INTO perdure.permits (name, holder, worker, at, granted)
 SELECT p.name, p.holder, $1, $2, p.granted
-FROM unnest($3::text[], $4::text[], $5::bool[]) WITH ORDINALITY AS p (name, holder, granted, place) ORDER BY p.place
+FROM unnest($3::text[], $4::text[], $5::bool[]) WITH ORDINALITY AS p (name, holder, granted, position) ORDER BY p.position
 ON CONFLICT (worker, name, holder) DO UPDATE SET granted = excluded.granted
 
 -- name: permits_end
@@ -572,7 +572,7 @@ UPDATE perdure.streams SET owner = NULL WHERE owner = $1
 DELETE FROM perdure.workers WHERE id = $1
 
 -- name: worker_let_go
--- What the dead held and had nothing to do with is as good as given back.
+-- Release the streams of dead workers that have no work.
 UPDATE perdure.streams SET owner = NULL WHERE id IN (
     SELECT s.id FROM perdure.streams AS s WHERE s.owner = ANY ($1::text[]) AND NOT s.active AND NOT s.parked
         AND NOT EXISTS (SELECT 1 FROM perdure.inbox AS i WHERE i.stream = s.id)
@@ -585,36 +585,36 @@ DELETE FROM perdure.workers AS w
 WHERE w.id = ANY ($1::text[]) AND NOT EXISTS (SELECT 1 FROM perdure.streams AS s WHERE s.owner = w.id) RETURNING w.id
 
 -- name: worker_lapse
--- Its lease ends now, and this is when it was last seen.
+-- The lease ends now, which is also the last heartbeat.
 UPDATE perdure.workers SET lease_until = (extract(epoch FROM clock_timestamp()) * 1000)::bigint, lease_ms = 0 WHERE id = $1
 
 -- name: work
--- What there is to do, on which stream, since when, and whether it has waited too long for an owner that does nothing.
--- The lower bound of timers is for the planner: of a range it expects few rows and takes the index, whatever the moment is.
+-- All work: stream, arrival time, and whether an inbox row has waited too long for the owner.
+-- The lower bound of timers is for the planner: for a range it expects few rows and uses the index at any time.
 SELECT i.stream AS id, i.came_at AS at,
     i.came_at <= (extract(epoch FROM clock_timestamp()) * 1000)::bigint - 2000 AS waited
 FROM perdure.inbox AS i JOIN perdure.streams AS p ON p.id = i.stream
-WHERE i.news OR NOT p.parked
+WHERE i.wakes OR NOT p.parked
 UNION ALL SELECT t.stream, t.due_at, false FROM perdure.timers AS t WHERE t.due_at BETWEEN -9223372036854775807 AND $1
 UNION ALL SELECT o.id, o.served_at, false FROM perdure.streams AS o
 WHERE o.active AND (o.owner IS NULL OR o.owner <> ALL ($4::text[]))
 
 -- name: work_of
--- The same of a few streams: it costs as much as there are of them, however much else there is to do. Each is looked up
--- by its name; the planner has no other way.
+-- The work of a few streams. The cost depends only on the number of these streams: `OFFSET 0` makes the planner look up
+-- each by name.
 SELECT k.* FROM unnest($15::text[]) AS n (stream) CROSS JOIN LATERAL (
     SELECT p.id, p.active, p.parked, p.owner, p.served_at FROM perdure.streams AS p WHERE p.stream = n.stream OFFSET 0
 ) AS p CROSS JOIN LATERAL (
     SELECT i.stream AS id, i.came_at AS at,
         i.came_at <= (extract(epoch FROM clock_timestamp()) * 1000)::bigint - 2000 AS waited
-    FROM perdure.inbox AS i WHERE i.stream = p.id AND (i.news OR NOT p.parked)
+    FROM perdure.inbox AS i WHERE i.stream = p.id AND (i.wakes OR NOT p.parked)
     UNION ALL SELECT t.stream, t.due_at, false FROM perdure.timers AS t WHERE t.stream = p.id AND t.due_at <= $1
     UNION ALL SELECT p.id, p.served_at, false WHERE p.active AND (p.owner IS NULL OR p.owner <> ALL ($4::text[]))
 ) AS k
 
 -- name: ready
--- Streams with work that a worker may drive, since when, and in which round of their tenant they are served. It is none
--- of those that are told to be alive, so what it holds itself is among them; what it drives is told as well.
+-- Streams with work that a worker may drive, with ready time and round within the tenant. The list of live workers does
+-- not contain this worker, so its own streams are included. The list of excluded streams contains those that it drives.
 SELECT w.*, row_number() OVER (PARTITION BY w.priority, w.tenant ORDER BY w.since, w.id) AS round FROM (
     SELECT s.id, s.tenant, coalesce(s.priority, a.priority, 0) AS priority,
         coalesce(s.queue, a.queue, 'default') AS queue, greatest(s.served_at, min(k.at)) AS since
@@ -638,7 +638,7 @@ SELECT s.stream FROM ({ready}) AS r JOIN perdure.streams AS s ON s.id = r.id
 ORDER BY r.priority DESC, r.round, coalesce(array_position($13::text[], r.tenant), 0), r.since, r.id LIMIT $14
 
 -- name: claim_ready
--- A stream that somebody is just taking is passed over; those that nobody holds are ours at once.
+-- Streams that a concurrent statement is claiming are skipped; unowned streams are claimed at once.
 WITH picked AS (
     SELECT s.id, s.stream, s.owner, r.queue, r.priority, r.round, r.tenant, r.since
     FROM ({ready}) AS r JOIN perdure.streams AS s ON s.id = r.id
@@ -655,7 +655,7 @@ SELECT p.stream, p.queue, t.fence, t.last_seq, t.parked FROM picked AS p LEFT JO
 ORDER BY p.priority DESC, p.round, coalesce(array_position($13::text[], p.tenant), 0), p.since, p.id
 
 -- name: stream_read
--- Those who look at the same time are answered together.
+-- Reads several streams, because concurrent reads are batched.
 SELECT s.stream, s.tenant, s.kind, s.name, s.agent, s.last_seq, s.fence, s.owner, s.active, s.parked,
     (SELECT count(*) FROM perdure.inbox AS i WHERE i.stream = s.id) AS waiting, s.created_at, s.updated_at,
     (SELECT t.title FROM perdure.titles AS t WHERE t.stream = s.id) AS title,
@@ -685,8 +685,8 @@ WHERE wanted.tenant = $1 AND wanted.tag = $6 AND s.kind = $2 AND (s.updated_at, 
 ORDER BY s.updated_at DESC, s.stream DESC LIMIT $5
 
 -- name: stream_newest
--- The tag is asked for as a range, so that only the index that begins with it gives the order; `OFFSET 0` keeps the planner
--- from reading all streams in their order beside it.
+-- The tag is a range, so that only the index beginning with it provides the order. `OFFSET 0` prevents a plan that
+-- reads all streams in order.
 SELECT s.stream, s.tenant, s.kind, s.name, s.agent, s.last_seq, s.fence, s.owner, s.active, s.parked,
     (SELECT count(*) FROM perdure.inbox AS i WHERE i.stream = s.id) AS waiting, s.created_at, s.updated_at,
     (SELECT t.title FROM perdure.titles AS t WHERE t.stream = s.id) AS title,
@@ -715,7 +715,7 @@ INSERT INTO perdure.titles (stream, title) VALUES ($1, $2) ON CONFLICT (stream) 
 DELETE FROM perdure.tags WHERE stream = $1
 
 -- name: tags_put
--- What has ended is not live any more.
+-- An ended stream gets no tag that begins with `live:`.
 INSERT INTO perdure.tags (tenant, tag, stream) SELECT $1, t, $2 FROM unnest($3::text[]) AS t
 WHERE NOT (starts_with(t, 'live:')
     AND EXISTS (SELECT 1 FROM perdure.log AS l WHERE l.stream = $2 AND l.key = 'process:end'))
@@ -738,16 +738,16 @@ WITH made AS (INSERT INTO perdure.secrets (name, value) VALUES ($1, $2) ON CONFL
 SELECT value FROM made UNION ALL SELECT value FROM perdure.secrets WHERE name = $1
 
 -- name: announce
-SELECT p.pulse, pg_notify($1, $2 || ' ' || p.pulse) FROM (SELECT nextval('perdure.pulse') AS pulse) AS p
+SELECT p.commit_counter, pg_notify($1, $2 || ' ' || p.commit_counter) FROM (SELECT nextval('perdure.commit_counter') AS commit_counter) AS p
 
--- name: pulse_read
-SELECT last_value FROM perdure.pulse
+-- name: commit_counter_read
+SELECT last_value FROM perdure.commit_counter
 
 -- name: settings_read
 SELECT name, setting FROM pg_settings WHERE name IN ('fsync', 'full_page_writes', 'synchronous_commit')
 
 -- name: log_lost
--- From stream to stream along the index: as many steps as there are streams, not as there are records.
+-- A loose index scan from stream to stream: the number of steps depends on streams, not on records.
 WITH RECURSIVE logged AS (
     (SELECT stream FROM perdure.log ORDER BY stream LIMIT 1)
     UNION ALL
@@ -767,11 +767,11 @@ SELECT to_regclass('perdure.store') IS NOT NULL, pg_is_in_recovery() OR current_
      WHERE n.nspname = $1 AND c.relkind IN ('r', 'v', 'S'))
 
 -- name: store_read
-SELECT id, version, works_from FROM perdure.store
+SELECT id, version, min_code_schema FROM perdure.store
 
 -- name: store_write
-INSERT INTO perdure.store (id, version, works_from) VALUES (replace(gen_random_uuid()::text, '-', ''), $1, $2)
-ON CONFLICT (one) DO UPDATE SET version = excluded.version, works_from = excluded.works_from
+INSERT INTO perdure.store (id, version, min_code_schema) VALUES (replace(gen_random_uuid()::text, '-', ''), $1, $2)
+ON CONFLICT (one) DO UPDATE SET version = excluded.version, min_code_schema = excluded.min_code_schema
 
 -- name: store_rights
 SELECT c.relname FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace

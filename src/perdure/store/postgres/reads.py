@@ -1,4 +1,4 @@
-"""What is read: rows into values, one function a question. Nothing here writes."""
+"""Read operations: one function per query, rows into values. Nothing here writes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from perdure.ids import BlobHash, PromiseId, Seq, StreamId, Tenant, WorkerId
 from perdure.store.postgres.claims import find_worker, list_workers
 from perdure.store.postgres.columns import texts
 from perdure.store.postgres.driver import Cells
-from perdure.store.postgres.leases import Leases, WorkerRow
+from perdure.store.postgres.leases import PgLeases, PgWorkerRow
 from perdure.store.postgres.log import log_rows
 from perdure.store.postgres.migrate import read_version
 from perdure.store.postgres.promises import promise_state
 from perdure.store.postgres.schema import SCHEMA_VERSION
-from perdure.store.postgres.tx import Session
+from perdure.store.postgres.tx import PgTransaction
 from perdure.store.shapes import Diagnosis, Head, InboxRow, Loaded, StreamInfo
 from perdure.vocab.promises import PromiseState
 from perdure.vocab.records import Row
@@ -27,14 +27,14 @@ _MAX = sys.maxsize
 _WORKER_CELLS = 13
 
 
-async def next_due(on: Session) -> int | None:
-    """The earliest timer."""
+async def next_due(on: PgTransaction) -> int | None:
+    """Return the earliest due time of all timers, or None."""
     (due_at,) = await on.one("timer_next")
     return due_at
 
 
-async def load(on: Session, stream: StreamId, code: str) -> Loaded:
-    """Snapshot, the rows after it, the inbox."""
+async def load(on: PgTransaction, stream: StreamId, code: str) -> Loaded:
+    """Return the snapshot of this code version, the rows after it and the inbox."""
     snapshot: Snapshot | None = None
     rows: list[Cells] = []
     waiting: list[InboxRow] = []
@@ -49,40 +49,40 @@ async def load(on: Session, stream: StreamId, code: str) -> Loaded:
 
 
 async def read(
-    on: Session, stream: StreamId, *, after: Seq, until: Seq | None, limit: int | None
+    on: PgTransaction, stream: StreamId, *, after: Seq, until: Seq | None, limit: int | None
 ) -> tuple[Row, ...]:  # fmt: skip
-    """Log rows in order."""
+    """Return log rows in order; `after` is exclusive, `until` inclusive."""
     found = await on.all("log_read", stream, after, _MAX if until is None else until, limit)
     return log_rows(stream, found)
 
 
-async def inbox(on: Session, stream: StreamId) -> tuple[InboxRow, ...]:
-    """What waits for a stream."""
+async def inbox(on: PgTransaction, stream: StreamId) -> tuple[InboxRow, ...]:
+    """Return a stream's queued inbox rows, oldest first."""
     found = await on.all("inbox_read", stream)
     return tuple(InboxRow(id, stream, source_key, data, at) for id, source_key, data, at in found)
 
 
-async def count(on: Session, stream: StreamId, begins: str, until: Seq) -> int:
-    """How many rows have a log key that begins like this."""
+async def count(on: PgTransaction, stream: StreamId, begins: str, until: Seq) -> int:
+    """Return the number of rows up to `until` whose log key begins with `begins`."""
     return (await on.one("log_count", stream, begins, until))[0]
 
 
-async def named(on: Session, leases: Leases, names: Iterable[StreamId]) -> dict[StreamId, StreamInfo]:
-    """The rows of those streams that exist."""
+async def named(on: PgTransaction, leases: PgLeases, names: Iterable[StreamId]) -> dict[StreamId, StreamInfo]:
+    """Return the rows of those streams that exist."""
     return {info.stream: info for info in [_held(leases, row) for row in await on.all("stream_read", texts(names))]}
 
 
-def _held(leases: Leases, cells: Cells) -> StreamInfo:
+def _held(leases: PgLeases, cells: Cells) -> StreamInfo:
     row, owner = cells[:-_WORKER_CELLS], cells[-_WORKER_CELLS:]
-    if owner[0] is None:  # nobody holds it, or somebody who is not known any more
+    if owner[0] is None:  # unowned, or owned by a worker without a row
         return _info(row, ())
-    worker = WorkerRow(*owner)
+    worker = PgWorkerRow(*owner)
     return _info(row, () if leases.is_gone(worker) else (worker.id,))
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """Which streams are listed, after which, and how many."""
+class PgPage:
+    """A page of a stream list: filters, position and limit."""
 
     tenant: Tenant
     kind: str
@@ -91,8 +91,8 @@ class Page:
     tag: str | None
 
 
-async def streams(on: Session, leases: Leases, page: Page) -> tuple[StreamInfo, ...]:
-    """A page of streams."""
+async def streams(on: PgTransaction, leases: PgLeases, page: PgPage) -> tuple[StreamInfo, ...]:
+    """Return a page of streams, most recently changed first."""
     place = (page.tenant, page.kind, *(page.before or (_MAX, "")), page.limit)
     if page.tag is None:
         rows = await on.all("stream_list", *place)
@@ -103,8 +103,8 @@ async def streams(on: Session, leases: Leases, page: Page) -> tuple[StreamInfo, 
 
 
 @dataclass(frozen=True, slots=True)
-class NewestPage:
-    """Which streams are listed in the order of their making, after which, and how many."""
+class PgNewestPage:
+    """A page of a stream list in creation order: filters, position and limit."""
 
     tenant: Tenant
     kind: str
@@ -114,22 +114,22 @@ class NewestPage:
     agent: str | None
 
 
-async def newest(on: Session, leases: Leases, page: NewestPage) -> tuple[StreamInfo, ...]:
-    """A page of streams, the latest made first."""
+async def newest(on: PgTransaction, leases: PgLeases, page: PgNewestPage) -> tuple[StreamInfo, ...]:
+    """Return a page of streams, most recently created first."""
     before = _MAX if page.before is None else page.before
     rows = await on.all("stream_newest", page.tenant, page.kind, page.tag, before, page.agent, page.limit)
     alive = {row.id for row in await list_workers(on) if not leases.is_gone(row)}
     return tuple(_info(row, alive) for row in rows)
 
 
-async def heads(on: Session, streams: Sequence[StreamId]) -> dict[StreamId, Head]:
-    """Where streams end."""
+async def heads(on: PgTransaction, streams: Sequence[StreamId]) -> dict[StreamId, Head]:
+    """Return the heads of those streams that exist."""
     found = await on.all("stream_heads", texts(streams))
     return {stream: Head(*head) for stream, *head in found}
 
 
-async def marks(on: Session, streams: Sequence[StreamId], key: str) -> tuple[Row, ...]:
-    """The first record of each stream, and the one under a log key."""
+async def marks(on: PgTransaction, streams: Sequence[StreamId], key: str) -> tuple[Row, ...]:
+    """Return the first record of each stream and its record under a log key."""
     found = await on.all("log_marks", list(streams), key)
     return tuple(row for stream, *cells in found for row in log_rows(stream, [cells]))
 
@@ -162,62 +162,62 @@ def _info(row: Cells, alive: Iterable[WorkerId]) -> StreamInfo:
 
 
 async def asked(
-    on: Session, tenant: Tenant, limit: int, after: tuple[int, PromiseId] | None
+    on: PgTransaction, tenant: Tenant, limit: int, after: tuple[int, PromiseId] | None
 ) -> tuple[PromiseState, ...]:
-    """What people are asked and have not answered, the longest waiting first."""
-    found = await on.all("promises_asked", tenant, *(after or (-1, "")), limit)
+    """Return unresolved requests to people, oldest first."""
+    found = await on.all("promises_requested", tenant, *(after or (-1, "")), limit)
     return tuple(promise_state(row) for row in found)
 
 
-async def asked_as(on: Session, tenant: Tenant, prefix: str, limit: int) -> tuple[PromiseState, ...]:
-    """What people were asked under ids that begin like this."""
-    found = await on.all("promises_asked_as", prefix, f"{prefix}\U0010ffff", tenant, limit)
+async def asked_as(on: PgTransaction, tenant: Tenant, prefix: str, limit: int) -> tuple[PromiseState, ...]:
+    """Return requests to people whose promise id begins with `prefix`."""
+    found = await on.all("promises_requested_as", prefix, f"{prefix}\U0010ffff", tenant, limit)
     return tuple(promise_state(row) for row in found)
 
 
-async def blob(on: Session, hash: BlobHash, stream: StreamId | None) -> Blob:
-    """Stored bytes; with a stream, only if it holds a reference."""
+async def blob(on: PgTransaction, hash: BlobHash, stream: StreamId | None) -> Blob:
+    """Return stored bytes; with `stream`, only if that stream refers to them."""
     found = await on.one("blob_read", hash) if stream is None else await on.one("blob_read_held", hash, stream)
     if found is None:
-        raise Error(Code.BLOB_UNKNOWN, "there are no stored bytes of this name", blob=hash)
+        raise Error(Code.BLOB_UNKNOWN, "unknown blob", blob=hash)
     return Blob(hash, *found)
 
 
-async def check(on: Session, leases: Leases) -> tuple[Diagnosis, ...]:
-    """Dense logs, references, schema version, the server's own promises, stuck leases."""
+async def check(on: PgTransaction, leases: PgLeases) -> tuple[Diagnosis, ...]:
+    """Check logs, references, schema version, durability settings and unfinished streams without a live worker."""
     return (await _logs(on), await _references(on), await _schema(on), await _server(on), await _stuck(on, leases))
 
 
-async def _logs(on: Session) -> Diagnosis:
+async def _logs(on: PgTransaction) -> Diagnosis:
     (broken,) = await on.one("log_holes")
     if broken:
-        return Diagnosis("fail", "integrity", f"{broken} logs end elsewhere than their streams say")
-    return Diagnosis("ok", "integrity", "every log ends where its stream says")
+        return Diagnosis("fail", "integrity", f"{broken} logs do not end at the last seq of their streams")
+    return Diagnosis("ok", "integrity", "every log ends at the last seq of its stream")
 
 
-async def _references(on: Session) -> Diagnosis:
+async def _references(on: PgTransaction) -> Diagnosis:
     (lost,) = await on.one("log_lost")
     if lost:
-        return Diagnosis("fail", "references", f"records of {lost} streams that do not exist")
+        return Diagnosis("fail", "references", f"records of {lost} unknown streams")
     return Diagnosis("ok", "references", "every row belongs to a stream")
 
 
-async def _schema(on: Session) -> Diagnosis:
+async def _schema(on: PgTransaction) -> Diagnosis:
     version = (await read_version(on)).version
     return Diagnosis("ok" if version >= SCHEMA_VERSION else "fail", "schema", f"{version}, expected {SCHEMA_VERSION}")
 
 
-async def _server(on: Session) -> Diagnosis:
+async def _server(on: PgTransaction) -> Diagnosis:
     off = [name for name, setting in await on.all("settings_read") if setting == "off"]
     if off:
         return Diagnosis("warn", "durability", f"{', '.join(sorted(off))} off: commits may not survive a power cut")
     return Diagnosis("ok", "durability", "commits are on disk before they are confirmed")
 
 
-async def _stuck(on: Session, leases: Leases) -> Diagnosis:
+async def _stuck(on: PgTransaction, leases: PgLeases) -> Diagnosis:
     rows = await on.all("stream_unfinished")
     stuck = sum([count for owner, count in rows if owner is None or leases.is_gone(await find_worker(on, owner))])
     if stuck:
-        detail = f"{stuck} unfinished streams have no live worker; any worker will take them"
+        detail = f"{stuck} unfinished streams have no live worker; any worker can claim them"
         return Diagnosis("warn", "leases", detail)
     return Diagnosis("ok", "leases", "no unfinished stream is without a live worker")

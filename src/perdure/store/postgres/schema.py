@@ -1,6 +1,6 @@
-"""The SQL files of this folder, read once: named queries, numbered migrations, the schema they lead to.
+"""The SQL files of this folder, read once: named queries, numbered migrations, the resulting schema.
 
-They are written for the schema `perdure`; a store that lives in another one gets them rewritten.
+The files use the schema name `perdure`; for a store in another schema, the name is replaced.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def _text(name: str) -> str:
 
 
 def _named(text: str) -> dict[str, str]:
-    """Split `-- name: x` blocks."""
+    """Split a file into its `-- name: x` blocks."""
     _, *blocks = text.split("-- name: ")
     named = {name.strip(): _bare(sql) for name, _, sql in (block.partition("\n") for block in blocks)}
     of_a_few = named["ready"].replace("{work}", "{work_of}")
@@ -40,12 +40,12 @@ def _placed(sql: str, schema: str) -> str:
 
 @cache
 def queries(schema: str = DEFAULT_SCHEMA) -> dict[str, str]:
-    """Every named statement."""
+    """Return every named statement for a schema."""
     return {name: _placed(sql, schema) for name, sql in _named(_text("queries.sql")).items()}
 
 
 def schema_script(schema: str = DEFAULT_SCHEMA) -> str:
-    """`schema.sql`."""
+    """Return the text of `schema.sql` for a schema."""
     return _placed(_text("schema.sql"), schema)
 
 
@@ -54,7 +54,7 @@ _MIGRATIONS = ("0001_init.sql",)
 
 @cache
 def migrations(schema: str = DEFAULT_SCHEMA, release: Release = THIS) -> tuple[Migration, ...]:
-    """The migrations of a release in order; the number of the last one is its schema version."""
+    """Return the migrations of a release in order; the number of the last one is its schema version."""
     known = (*(Migration.of(name, _text(f"migrations/{name}")) for name in _MIGRATIONS), *release.later)
     return tuple(replace(migration, sql=_placed(migration.sql, schema)) for migration in known)
 

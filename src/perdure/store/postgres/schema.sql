@@ -1,15 +1,15 @@
--- The schema as all migrations leave it, for reading. A test proves them equal.
+-- The schema after all migrations, for reading. A test proves that both are equal.
 
 CREATE TABLE perdure.store (
     one boolean PRIMARY KEY DEFAULT true CHECK (one),
     id text NOT NULL,
     version int NOT NULL,
-    works_from int NOT NULL
+    min_code_schema int NOT NULL
 );
 
--- Rows change in place with every append: room on the page keeps the indexes out of it.
--- takeovers: how often it was taken from a worker that did not give it back, while its last owned record was stuck_seq.
--- served_at: when its owner last wrote, on the server's clock.
+-- Every append updates a row in place; free space on the page avoids index updates.
+-- takeovers: claims from owners that did not release the stream, while its last owned record was stuck_seq.
+-- served_at: time of the owner's last write, on the server's clock.
 CREATE TABLE perdure.streams (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     stream text COLLATE "C" NOT NULL UNIQUE,
@@ -38,8 +38,8 @@ CREATE INDEX streams_active ON perdure.streams (owner) WHERE active;
 CREATE INDEX streams_owner ON perdure.streams (owner) WHERE owner IS NOT NULL;
 CREATE INDEX streams_listed ON perdure.streams (tenant, kind);
 
--- fence and n name the append that wrote a row; they are null for what was admitted by somebody else.
--- No reference to streams: whoever writes here holds the lock on the stream's row, so a check per row proves nothing.
+-- fence and n identify the append that wrote a row; both are null for admitted rows.
+-- No reference to streams: every writer holds the lock on the stream's row, so a check per row is unnecessary.
 CREATE TABLE perdure.log (
     stream bigint NOT NULL,
     seq bigint NOT NULL,
@@ -63,44 +63,44 @@ CREATE TABLE perdure.admissions (
     PRIMARY KEY (stream, source_key)
 );
 
--- news: it wakes a parked stream. came_at: on the server's clock; at: on that of whoever sent it.
+-- wakes: the row wakes a parked stream. came_at: time of arrival on the server's clock; at: time on the sender's clock.
 CREATE TABLE perdure.inbox (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     stream bigint NOT NULL REFERENCES perdure.streams (id) ON DELETE CASCADE,
     source_key text NOT NULL,
     at bigint NOT NULL,
     came_at bigint NOT NULL DEFAULT (extract(epoch FROM clock_timestamp()) * 1000)::bigint,
-    news boolean NOT NULL,
+    wakes boolean NOT NULL,
     data bytea NOT NULL
 ) WITH (autovacuum_vacuum_scale_factor = 0.02);
 CREATE INDEX inbox_stream ON perdure.inbox (stream);
 
--- What became of a send of an append (fence, n) that was not accepted. One that has no row here was.
-CREATE TABLE perdure.verdicts (
+-- Rejected outbox entries of an append (fence, n). An entry without a row here was accepted.
+CREATE TABLE perdure.outbox_rejections (
     stream bigint NOT NULL REFERENCES perdure.streams (id) ON DELETE CASCADE,
     fence bigint NOT NULL,
     n bigint NOT NULL,
-    place int NOT NULL,
+    position int NOT NULL,
     verdict text NOT NULL,
     because text NOT NULL,
-    PRIMARY KEY (stream, fence, n, place)
+    PRIMARY KEY (stream, fence, n, position)
 );
 
--- asks: what people are asked for; then the tenant is repeated, so that a list of it never leads through another's rows.
+-- request_kind: the kind of decision requested from a person. Such rows repeat the tenant: a list reads no other tenant's rows.
 CREATE TABLE perdure.promises (
     id text COLLATE "C" PRIMARY KEY,
     stream bigint NOT NULL REFERENCES perdure.streams (id) ON DELETE CASCADE,
     resolution bytea,
     deadline_at bigint,
-    asks text NOT NULL DEFAULT '',
-    asked_at bigint,
+    request_kind text NOT NULL DEFAULT '',
+    requested_at bigint,
     tenant text COLLATE "C" NOT NULL DEFAULT '',
     consumed_at bigint
 );
 CREATE INDEX promises_stream ON perdure.promises (stream);
-CREATE INDEX promises_asked ON perdure.promises (tenant, asked_at, id) WHERE asks <> '' AND resolution IS NULL;
+CREATE INDEX promises_requested ON perdure.promises (tenant, requested_at, id) WHERE request_kind <> '' AND resolution IS NULL;
 
--- Not bound to `promises`: a stream may wait for a promise whose owner is deleted meanwhile, and is woken then.
+-- No reference to `promises`: if the owner of a promise is deleted, the streams that wait for it are woken.
 CREATE TABLE perdure.waits (
     promise text COLLATE "C" NOT NULL,
     stream bigint NOT NULL REFERENCES perdure.streams (id) ON DELETE CASCADE,
@@ -136,8 +136,8 @@ CREATE TABLE perdure.snapshots (
     data bytea NOT NULL
 );
 
--- lease_until is on the server's clock, in milliseconds. boot and lock name the OS lock that the worker's process holds
--- on its machine; lock is blank where there is none.
+-- lease_until: milliseconds on the server's clock. boot and lock identify the OS lock that the worker's process holds
+-- on its machine; lock is blank without one.
 CREATE TABLE perdure.workers (
     id text COLLATE "C" PRIMARY KEY,
     pid bigint NOT NULL,
@@ -152,7 +152,7 @@ CREATE TABLE perdure.workers (
     queues text[]
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02);
 
--- What a worker may do at once with others of the fleet, or (not granted) waits for; the lowest id is first.
+-- Granted and queued (not granted) permits of fleet-wide limits; the lowest id is first in the queue.
 CREATE TABLE perdure.permits (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name text COLLATE "C" NOT NULL,
@@ -163,8 +163,8 @@ CREATE TABLE perdure.permits (
     UNIQUE (worker, name, holder)
 ) WITH (autovacuum_vacuum_scale_factor = 0.02);
 
--- The fence a deleted stream had: one that takes its name starts above it.
-CREATE TABLE perdure.graves (
+-- Tombstones: the fence of each deleted stream. A new stream of the same name starts above it.
+CREATE TABLE perdure.tombstones (
     stream text COLLATE "C" PRIMARY KEY,
     fence bigint NOT NULL
 );
@@ -174,13 +174,13 @@ CREATE TABLE perdure.secrets (
     value bytea NOT NULL
 );
 
--- How a session is listed and found: a projection of its `title_set` and `tags_set` records.
+-- Titles for session lists. Titles and tags are projections of `title_set` and `tags_set` records.
 CREATE TABLE perdure.titles (
     stream bigint PRIMARY KEY REFERENCES perdure.streams (id) ON DELETE CASCADE,
     title text NOT NULL
 );
 
--- The tenant is repeated so that one tenant's tags never lead through another's rows.
+-- The tenant is repeated, so that a query for a tag reads no other tenant's rows.
 CREATE TABLE perdure.tags (
     tenant text COLLATE "C" NOT NULL,
     tag text COLLATE "C" NOT NULL,
@@ -189,7 +189,7 @@ CREATE TABLE perdure.tags (
 );
 CREATE INDEX tags_stream ON perdure.tags (stream);
 
--- What models are writing this moment. It may be lost, and after a crash of the server it is.
+-- The side channel of live model text. Rows may be lost, and are lost in a crash of the server.
 CREATE UNLOGGED TABLE perdure.live (
     stream text COLLATE "C" NOT NULL,
     turn text COLLATE "C" NOT NULL,
@@ -204,5 +204,5 @@ CREATE UNLOGGED TABLE perdure.live (
 CREATE INDEX live_stream ON perdure.live (stream);
 CREATE INDEX live_at ON perdure.live (at);
 
--- Moves after commits, for those who cannot listen.
-CREATE SEQUENCE perdure.pulse;
+-- Counts commit notifications, for processes that cannot listen.
+CREATE SEQUENCE perdure.commit_counter;

@@ -1,4 +1,4 @@
-"""`PostgresStore`: the store protocol in a Postgres database. Appends and admissions go together, each in its lane."""
+"""`PostgresStore`: the store protocol in a Postgres database. Appends and admissions are batched, each in a lane."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ from perdure.errors import Code, Error
 from perdure.ids import BlobHash, PromiseId, Seq, StreamId, Tenant, WorkerId
 from perdure.inbox.admit import Admission, Delivery, stream_unknown
 from perdure.store.locks import WorkerLocks, boot_id
-from perdure.store.permits import Ask, Permit
+from perdure.store.permits import Permit, PermitRequest
 from perdure.store.postgres import admissions, appends, changes, claims, promises, reads
 from perdure.store.postgres.address import parse
+from perdure.store.postgres.commit_notifier import CommitNotifier
 from perdure.store.postgres.connections import Connections
 from perdure.store.postgres.driver import TROUBLE
 from perdure.store.postgres.failures import failure, is_refusal
-from perdure.store.postgres.leases import Leases, WorkerRow
+from perdure.store.postgres.leases import PgLeases, PgWorkerRow
 from perdure.store.postgres.live import PostgresChannel
 from perdure.store.postgres.log import find_row
 from perdure.store.postgres.migrate import prepare, schema_state
-from perdure.store.postgres.news import News
 from perdure.store.postgres.streams import undisturbed
-from perdure.store.postgres.tx import Session
-from perdure.store.postgres.writer import Job, Lane
+from perdure.store.postgres.tx import PgTransaction
+from perdure.store.postgres.writer import Lane, PgWrite
 from perdure.store.release import THIS, Release
 from perdure.store.shapes import (
     EVERYTHING,
     START,
+    AlreadyOwned,
     Annotated,
     Claim,
     Counters,
     Diagnosis,
     Head,
-    Held,
     InboxRow,
     Intervened,
     Loaded,
-    Ready,
+    ReadyStream,
     Resolved,
     Serves,
     StreamInfo,
@@ -58,19 +58,19 @@ from perdure.vocab.promises import PromiseState, Resolution
 from perdure.vocab.records import Row
 
 T = TypeVar("T")
-LookJob = Job[StreamId, StreamInfo | None]
+LookJob = PgWrite[StreamId, StreamInfo | None]
 
-CLOSING_PATIENCE_S = 5.0
+CLOSING_RECONNECT_TIMEOUT_S = 5.0
 
 ABREAST = 2
-"""Batches of appends under way at a time: while the server writes one, whoever has written the other goes on here."""
+"""Batches of appends in flight: while the server writes one, the callers of the other continue here."""
 
 MAX_LOOKS = 256
-"""Streams whose rows are read in one statement."""
+"""Maximum number of stream rows to read in one statement."""
 
 TOLD_AT_ONCE = 25
-"""About so many answers are told in one turn of the event loop. Those who get them write the next batch, which is on
-its way before the rest are told: otherwise everybody would run, and then everybody would wait."""
+"""Approximate number of futures to complete in one turn of the event loop. Their callers submit the next batch, which
+is sent before the other futures end; otherwise all callers would run, and then all would wait."""
 
 _living: weakref.WeakSet[PostgresStore] = weakref.WeakSet()
 
@@ -86,9 +86,9 @@ class PostgresStore:
         self.address = parse(url)
         self._clock = clock
         self._release = release
-        self._leases = Leases(clock, lease_ms, boot_id(), release.format)
+        self._leases = PgLeases(clock, lease_ms, boot_id(), release.format)
         self._connections: Connections | None = None
-        self._news: News | None = None
+        self._notifier: CommitNotifier | None = None
         self._appends = Lane(self._commit_appends, abreast=ABREAST, shortcut=self._shortcut)
         self._busy: set[StreamId] = set()
         self._admits = Lane(self._commit_admits)
@@ -100,7 +100,7 @@ class PostgresStore:
         _living.add(self)
 
     async def open(self) -> None:
-        """Connect, check that the database is ours, not newer and writable, migrate it forward."""
+        """Connect, refuse a foreign, newer or read-only database, and migrate it forward."""
         self._refuse_in_child()
         if self._connections is not None:
             return
@@ -108,8 +108,8 @@ class PostgresStore:
         try:
             async with connections.borrow() as session:
                 version = await prepare(session, self.address, self._release)
-                news = News(connections, version.id)
-                await news.open(session)
+                notifier = CommitNotifier(connections, version.id)
+                await notifier.open(session)
         except TROUBLE as problem:
             await connections.close()
             raise failure(problem, self.address.shown) from problem
@@ -117,13 +117,13 @@ class PostgresStore:
             await connections.close()
             raise
         self._leases.locks = WorkerLocks(_lock_folder() / version.id)
-        self._connections, self._news = connections, news
+        self._connections, self._notifier = connections, notifier
 
     async def schema(self) -> SchemaState:
-        """How far the database is. Nothing is changed, and the store need not be open.
+        """Return the schema state of the database, without changing it. The store need not be open.
 
         Raises:
-            Error: whatever keeps it from being looked at; `store_not_ours`, `store_newer`.
+            Error: `store_not_ours`, `store_newer`, or a connection error.
         """
         connections = Connections(self.address, self.counters)
         try:
@@ -135,21 +135,21 @@ class PostgresStore:
             await connections.close()
 
     async def close(self) -> None:
-        """Finish what was submitted, release connections and locks. Safe to call twice."""
+        """Finish submitted writes, release connections and locks. Safe to call twice."""
         connections = self._connections
         if self._forked or connections is None:
             return
-        connections.patience_s = min(connections.patience_s, CLOSING_PATIENCE_S)
+        connections.reconnect_timeout_s = min(connections.reconnect_timeout_s, CLOSING_RECONNECT_TIMEOUT_S)
         await self._appends.finish()
         await self._admits.finish()
         if self._writing:
             await asyncio.wait(self._writing)
         if self._connections is not connections:
-            return  # somebody else has closed it meanwhile
+            return  # closed by a concurrent call
         self._connections = None
-        news, self._news = self._news, None
-        if news is not None:
-            await news.close()
+        notifier, self._notifier = self._notifier, None
+        if notifier is not None:
+            await notifier.close()
         await connections.close()
         self._leases.forget_all()
 
@@ -158,16 +158,14 @@ class PostgresStore:
     def _open(self) -> Connections:
         self._refuse_in_child()
         if self._connections is None:
-            raise Error(
-                Code.RUNTIME_CLOSED, "the store is not open", hint="call open() first, and nothing after close()"
-            )
+            raise Error(Code.RUNTIME_CLOSED, "the store is not open", hint="await store.open()")
         return self._connections
 
-    async def _read(self, work: Callable[[Session], Awaitable[T]]) -> T:
+    async def _read(self, work: Callable[[PgTransaction], Awaitable[T]]) -> T:
         return await self._open().read(work)
 
-    async def _write(self, work: Callable[[Session], Awaitable[T]], *, again: bool = True) -> T:
-        """Do something that a caller who is cancelled does not cancel."""
+    async def _write(self, work: Callable[[PgTransaction], Awaitable[T]], *, again: bool = True) -> T:
+        """Run a write that continues if its caller is cancelled."""
         connections = self._open()
 
         async def whole() -> T:
@@ -183,11 +181,11 @@ class PostgresStore:
     def _written(self, task: asyncio.Task[T]) -> None:
         self._writing.discard(task)
         if not task.cancelled():
-            task.exception()  # whoever asked may be gone
+            task.exception()  # mark as retrieved: the caller may be gone
 
     def _tell(self, *, pressing: bool = True) -> None:
-        if self._news is not None:
-            self._news.tell(pressing=pressing)
+        if self._notifier is not None:
+            self._notifier.tell(pressing=pressing)
 
     def _refuse_in_child(self) -> None:
         if self._forked:
@@ -216,14 +214,14 @@ class PostgresStore:
         concurrency: int = 0,
         queues: tuple[str, ...] | None = None,
     ) -> None:
-        """Make a worker known and alive, and take its lock if this machine has one to take."""
+        """Register a worker as alive, and take its lock if this machine supports locks."""
         self._open()
         locks = self._leases.locks
         assert locks is not None
         locked = await asyncio.to_thread(_hold, locks, worker)
         self._leases.adopt(worker)
         lock = locks.identity(worker) if locked else ""
-        row = WorkerRow(
+        row = PgWorkerRow(
             id=worker,
             pid=pid,
             version=version,
@@ -239,13 +237,13 @@ class PostgresStore:
         await self._write(lambda on: claims.register(on, self._leases, row))
 
     async def renew(self, worker: WorkerId) -> None:
-        """Extend a worker's lease: one statement, whatever it holds."""
+        """Extend a worker's lease with one statement, regardless of the number of its streams."""
         await self._open().write(lambda on: claims.renew(on, self._leases, worker))
 
     async def _be_alive(self, worker: WorkerId) -> None:
-        """Renew a lease that has lapsed, or nearly, before anything is taken under it: all who ask share one statement.
+        """Renew a weak lease before a claim under it; concurrent callers share one statement.
 
-        After the server was away everybody's lease has lapsed, and what the first one takes the next would take away.
+        After an outage of the server all leases have lapsed, and workers would take claims from each other.
         """
         if not self._leases.weak(worker):
             return
@@ -257,48 +255,48 @@ class PostgresStore:
         await asyncio.shield(renewal)
 
     def lease_live(self, worker: WorkerId) -> bool:
-        """Whether the last lease of this worker that became durable has certainly not lapsed."""
+        """Return whether the last durable lease of this worker has certainly not lapsed."""
         self._refuse_in_child()
         return self._leases.live(worker)
 
-    async def retire(self, worker: WorkerId, *, loose_ends: bool = False) -> None:
-        """The worker ends in order: what it held is free at once, its lock and lock file are gone.
+    async def deregister(self, worker: WorkerId, *, abandoned_calls: bool = False) -> None:
+        """Deregister a worker: release its streams at once, and remove its lock and lock file.
 
-        With loose ends its row stays, and so does its lock, for as long as this process lives.
+        With `abandoned_calls`, its row and its lock stay for the lifetime of this process.
         """
-        await self._write(lambda on: claims.retire(on, worker, remove=not loose_ends))
+        await self._write(lambda on: claims.deregister(on, worker, remove=not abandoned_calls))
         self._leases.forget(worker)
         locks = self._leases.locks
         if locks is not None:
-            (locks.keep if loose_ends else locks.release)(worker)
+            (locks.keep if abandoned_calls else locks.release)(worker)
 
     async def workers(self) -> tuple[WorkerInfo, ...]:
-        """All workers that are known."""
+        """Return all registered workers."""
         loads = await self._read(claims.loads)
         return tuple(self._leases.info(row, loads.get(row.id, (0, 0))) for row in await self._read(claims.list_workers))
 
     async def is_dead(self, worker: WorkerId) -> bool:
-        """Whether its row is gone, or its lock on this machine is free. Nothing else is certainty."""
+        """Return whether the worker's row is deleted, or its lock on this machine is free: the only proofs of death."""
         return self._leases.is_dead(await self._read(lambda on: claims.find_worker(on, worker)))
 
     async def exchange(
-        self, worker: WorkerId, *, asks: Sequence[Ask] = (), back: Sequence[str] = (), now: int
+        self, worker: WorkerId, *, asks: Sequence[PermitRequest] = (), back: Sequence[str] = (), now: int
     ) -> frozenset[str]:
-        """Give permits back, and ask for others."""
+        """Release permits and request others; return the holders whose permits are granted."""
         return await self._write(lambda on: claims.exchange(on, self._leases, worker, asks, back, now))
 
     async def permits(self) -> tuple[Permit, ...]:
-        """Every permit that is held or waited for, in the order of asking."""
+        """Return all granted and queued permits, in request order."""
         return await self._read(lambda on: claims.permits(on, self._leases))
 
     def abandon(self, worker: WorkerId) -> None:
-        """For tests: from now on the worker looks as if its process had been killed."""
+        """Make the worker look as if its process had been killed (for tests)."""
         self._leases.abandon(worker)
 
     # --- appends
 
     def append(self, plan: Plan) -> asyncio.Future[Receipt]:
-        """Make a plan durable: all of it, or nothing. Submitted at the call; the future ends when it is durable."""
+        """Make a plan durable, all or nothing. The call submits it; the future ends once it is durable or refused."""
         try:
             check_budget(plan)
             self._open()
@@ -306,20 +304,20 @@ class PostgresStore:
         except Error as refusal:
             future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
             future.set_exception(refusal)
-            future.exception()  # nobody has to await it
+            future.exception()  # mark as retrieved: callers need not await an append
             return future
 
     async def _commit_appends(self, queue: deque[appends.AppendJob]) -> bool:
         chains = appends.take(queue, self._busy)
         if not chains:
-            return False  # whoever is under way with what these wait for looks again
+            return False  # the batch in flight for these streams checks the queue afterwards
         self._busy.update([chain.first.stream for chain in chains])
         await self._commit_chains(chains)
         self._tell(pressing=not all(plan.is_progress for chain in chains for plan in chain.plans))
         return True
 
     def _shortcut(self, job: appends.AppendJob) -> Coroutine[Any, Any, bool] | None:
-        """For a few records and nothing else, if nothing has to be opened or renewed first."""
+        """Return a fast write for a plan of a few records, if a connection is idle and no lease is due for renewal."""
         plan, connections = job.item, self._connections
         if connections is None or not connections.at_hand or self._leases.is_due(plan.worker):
             return None
@@ -330,12 +328,13 @@ class PostgresStore:
         connections.vigil.keep(job.future)
         return self._by_shortcut(plan, write)
 
-    async def _by_shortcut(self, plan: Plan, write: Callable[[Session], Awaitable[bool]]) -> bool:
-        """False if it is not certain that it was written: then it goes the way of all others, which finds out. If it
-        was written all the same, its receipt is there."""
+    async def _by_shortcut(self, plan: Plan, write: Callable[[PgTransaction], Awaitable[bool]]) -> bool:
+        """Run the fast write; return False if the plan may not have been written.
+
+        The normal path then writes the plan, or returns the receipt of the first write."""
         try:
             written = await self._open().once(write)
-        except (Exception, asyncio.CancelledError):  # noqa: BLE001 - whatever it is, it is found again and told
+        except (Exception, asyncio.CancelledError):  # noqa: BLE001 - the normal path meets and reports the same error
             written = False
         self._busy.discard(plan.stream)
         if written:
@@ -343,7 +342,7 @@ class PostgresStore:
         return written
 
     async def _commit_chains(self, chains: Sequence[appends.Chain]) -> None:
-        """Write them together; if something in one of them is to blame, find out which by halving."""
+        """Write chains together; if one of them causes an error, find it by halving the batch."""
         now = self._clock.wall_ms()
         left: Sequence[appends.Chain] = ()
         try:
@@ -385,20 +384,20 @@ class PostgresStore:
                 job.error = refusal
             job.settle()
 
-    async def _append_alone(self, plan: Plan, now: int, on: Session) -> Receipt:
+    async def _append_alone(self, plan: Plan, now: int, on: PgTransaction) -> Receipt:
         return await undisturbed(lambda: appends.alone(on, plan, self._leases, now))
 
-    async def _patiently(self, work: Callable[[Session], Awaitable[T]]) -> T:
+    async def _patiently(self, work: Callable[[PgTransaction], Awaitable[T]]) -> T:
         return await self._open().patiently(work)
 
     # --- admissions
 
     async def admit(self, delivery: Delivery, *, claim_for: WorkerId | None = None) -> Admission:
-        """Put something into a stream's inbox, once. With `claim_for`, also claim the stream if it is free and idle."""
+        """Put a delivery into a stream's inbox once. With `claim_for`, also claim the stream if idle and unowned."""
         self._open()
         if claim_for is not None:
             await self._be_alive(claim_for)
-        return await self._admits.submit(admissions.Asked(delivery, claim_for))
+        return await self._admits.submit(admissions.AdmitQuery(delivery, claim_for))
 
     async def _commit_admits(self, queue: deque[admissions.AdmitJob]) -> bool:
         await self._admit_together(admissions.take(queue))
@@ -426,7 +425,7 @@ class PostgresStore:
     async def _admit_alone(self, job: admissions.AdmitJob) -> None:
         now = self._clock.wall_ms()
 
-        async def work(on: Session) -> Admission:
+        async def work(on: PgTransaction) -> Admission:
             async with on.transaction():
                 return await admissions.deliver(on, job.item.delivery, now)
 
@@ -439,35 +438,35 @@ class PostgresStore:
         job.settle()
 
     async def annotate(self, stream: StreamId, entry: Entry, *, label: Label | None = None) -> Annotated:
-        """Append an admitted record, by anyone, unfenced. `entry.key` decides: the first one stands.
+        """Append an admitted record, without a fence. The first record under `entry.key` wins.
 
-        Without a key there is nothing to tell a repetition by: if the connection breaks meanwhile, that is reported.
+        A repeated write without a key cannot be detected, so a connection lost during the write is reported.
         """
         now = self._clock.wall_ms()
         work = partial(changes.annotate, name=stream, entry=entry, label=label, now=now)
         return await self._write(work, again=entry.key is not None)
 
     async def annotate_all(self, notes: Sequence[Note]) -> tuple[Annotated, ...]:
-        """Append admitted records to several streams: all or nothing."""
+        """Append admitted records to several streams, all or nothing."""
         now = self._clock.wall_ms()
         return await self._write(
             lambda on: undisturbed(lambda: changes.annotate_all(on, notes, now))
         )  # fmt: skip
 
     async def intervene(self, intervention: Intervention) -> Intervened:
-        """Do something to a stream from outside, in one transaction.
+        """Apply a control write in one transaction.
 
-        If the connection breaks meanwhile, it is done again only if a repetition can be told from the first time: by
-        its delivery, or by the log keys of all its notes.
+        After a lost connection the write is repeated only if the delivery, or the log keys of all notes, prevent a
+        second effect.
         """
         now = self._clock.wall_ms()
         named = intervention.delivery is not None or all(entry.key is not None for entry in intervention.notes)
         return await self._write(lambda on: undisturbed(lambda: changes.intervene(on, intervention, now)), again=named)
 
     async def redact(self, redaction: Redaction) -> Annotated:
-        """Take what a record said out of the tables, once, and let the server sweep what it left.
+        """Delete a record's content from the tables, once, and vacuum the tables.
 
-        The server's own write-ahead log and its backups keep what they have, for as long as they keep anything.
+        The server's write-ahead log and its backups contain the old content as long as they are kept.
         """
         now = self._clock.wall_ms()
         noted = await self._write(lambda on: changes.redact(on, redaction, now))
@@ -475,79 +474,81 @@ class PostgresStore:
         return noted
 
     async def _sweep(self) -> None:
-        """Dead rows stay on their pages until swept. Only the owner of the tables may; else it happens later."""
+        """Vacuum dead rows from their pages. Only the owner of the tables may; otherwise autovacuum does it later."""
         schema = self.address.schema
         tables = ", ".join(f"{schema}.{table}" for table in ("log", "blobs", "snapshots", "promises"))
         with suppress(*TROUBLE):
             await self._open().patiently(lambda on: on.script(f"VACUUM (SKIP_LOCKED, TRUNCATE FALSE) {tables}"))
 
     async def amend(self, amendment: Amendment) -> Annotated:
-        """Add a record, with the bytes it brings and without those it lets go."""
+        """Append one record to an unowned stream, or return the record that already has its log key."""
         now = self._clock.wall_ms()
         return await self._write(lambda on: undisturbed(lambda: changes.amend(on, amendment, now)))
 
     async def create(self, new: NewStream) -> None:
-        """A stream with its past, all of it or nothing."""
+        """Create a stream with its history, all or nothing."""
         now = self._clock.wall_ms()
         await self._write(lambda on: undisturbed(lambda: changes.create(on, new, now)))
 
     # --- claims
 
-    async def claim(self, stream: StreamId, worker: WorkerId) -> Claim | Held | None:
-        """Take a stream that no live worker holds (or that this worker holds). Raises the fence."""
+    async def claim(self, stream: StreamId, worker: WorkerId) -> Claim | AlreadyOwned | None:
+        """Claim a stream that no live worker owns, or that this worker owns; raise its fence."""
         await self._be_alive(worker)
         return await self._write(lambda on: claims.claim(on, self._leases, stream, worker))
 
     async def claimable(
         self, worker: WorkerId, *, limit: int, now: int, serves: Serves = EVERYTHING
     ) -> tuple[StreamId, ...]:
-        """Streams with work that this worker may drive, in order."""
-        asked = claims.Asked(worker, limit, now, serves)
+        """Return streams with work that this worker may drive, in order."""
+        asked = claims.ClaimQuery(worker, limit, now, serves)
         return await self._read(lambda on: claims.claimable(on, self._leases, asked))
 
     async def claim_ready(
         self, worker: WorkerId, *, limit: int, now: int, serves: Serves = EVERYTHING
-    ) -> tuple[Ready, ...]:
-        """What `claimable` tells, except those that somebody is just taking; what nobody holds is claimed with it."""
+    ) -> tuple[ReadyStream, ...]:
+        """Return claimable streams and claim the free ones in the same statement.
+
+        Streams that a concurrent statement is claiming are left out."""
         await self._be_alive(worker)
-        asked = claims.Asked(worker, limit, now, serves)
+        asked = claims.ClaimQuery(worker, limit, now, serves)
         return await self._write(lambda on: claims.claim_ready(on, self._leases, asked))
 
     async def place(self, stream: StreamId, queue: str | None, priority: int | None) -> None:
-        """Give a stream a queue and a priority of its own."""
+        """Set a stream's own queue and priority."""
         if not await self._write(lambda on: on.all("stream_place", stream, queue, priority)):
             raise stream_unknown(stream)
 
     async def next_due(self) -> int | None:
-        """The earliest timer of all streams."""
+        """Return the earliest due time of all timers, or None."""
         return await self._read(reads.next_due)
 
     # --- reads
 
     async def load(self, stream: StreamId, *, code: str) -> Loaded:
-        """What a new owner folds. Snapshots written by another code version are passed over."""
+        """Return the data that a new owner folds. Snapshots of another code version are ignored."""
         return await self._read(lambda on: reads.load(on, stream, code))
 
     async def inbox(self, stream: StreamId) -> tuple[InboxRow, ...]:
-        """What waits for a stream, oldest first."""
+        """Return a stream's queued inbox rows, oldest first."""
         return await self._read(lambda on: reads.inbox(on, stream))
 
     async def read(
         self, stream: StreamId, *, after: Seq = START, until: Seq | None = None, limit: int | None = None
     ) -> tuple[Row, ...]:
-        """Log rows in order, `after` exclusive, `until` inclusive."""
+        """Return log rows in order; `after` is exclusive, `until` inclusive."""
         return await self._read(lambda on: reads.read(on, stream, after=after, until=until, limit=limit))
 
     async def find(self, stream: StreamId, key: str) -> Row | None:
-        """The row with this log key."""
+        """Return the row with this log key, or None."""
         return await self._read(lambda on: find_row(on, stream, key))
 
     async def count(self, stream: StreamId, begins: str, *, until: Seq) -> int:
-        """How many rows up to `until` have a log key that begins like this."""
+        """Return the number of rows up to `until` whose log key begins with `begins`."""
         return await self._read(lambda on: reads.count(on, stream, begins, until))
 
     async def stream(self, stream: StreamId) -> StreamInfo | None:
-        """One stream's row."""
+        """Return one stream's row, or None."""
         self._open()
         return await self._looks.submit(stream)
 
@@ -573,8 +574,8 @@ class PostgresStore:
         before: tuple[int, StreamId] | None = None,
         tag: str | None = None,
     ) -> tuple[StreamInfo, ...]:
-        """Streams, the most recently changed first."""
-        page = reads.Page(tenant, kind, limit, before, tag)
+        """Return streams, most recently changed first."""
+        page = reads.PgPage(tenant, kind, limit, before, tag)
         return await self._read(lambda on: reads.streams(on, self._leases, page))
 
     async def newest(
@@ -587,20 +588,20 @@ class PostgresStore:
         before: int | None = None,
         agent: str | None = None,
     ) -> tuple[StreamInfo, ...]:
-        """Streams, the latest made first."""
-        page = reads.NewestPage(tenant, kind, tag, limit, before, agent)
+        """Return streams with a tag, most recently created first."""
+        page = reads.PgNewestPage(tenant, kind, tag, limit, before, agent)
         return await self._read(lambda on: reads.newest(on, self._leases, page))
 
     async def marks(self, streams: Sequence[StreamId], key: str) -> tuple[Row, ...]:
-        """The first record of each, and the one under a log key."""
+        """Return the first record of each stream and its record under a log key."""
         return await self._read(lambda on: reads.marks(on, streams, key))
 
     async def heads(self, streams: Sequence[StreamId]) -> dict[StreamId, Head]:
-        """Where these streams end, those that exist."""
+        """Return the heads of those streams that exist."""
         return await self._read(lambda on: reads.heads(on, streams))
 
     async def drop_snapshot(self, stream: StreamId) -> None:
-        """Forget a snapshot; nothing else changes."""
+        """Delete a stream's snapshot; nothing else changes."""
         await self._write(lambda on: on.all("snapshot_drop", stream))
 
     async def delete(
@@ -609,12 +610,12 @@ class PostgresStore:
         *,
         beside: tuple[StreamId, ...] = (),
         edges: tuple[str, ...] = (),
-        sends: tuple[Delivery, ...] = (),
+        outbox: tuple[Delivery, ...] = (),
     ) -> bool:
-        """Remove a stream and everything it owns. Its dead rows go when the server sweeps its tables."""
+        """Delete a stream and everything it owns. The server's autovacuum removes the dead rows later."""
         now = self._clock.wall_ms()
         deleted = await self._write(
-            lambda on: undisturbed(lambda: changes.delete(on, stream, (beside, edges, sends), now))
+            lambda on: undisturbed(lambda: changes.delete(on, stream, (beside, edges, outbox), now))
         )  # fmt: skip
         await self.live.forget(stream)
         return deleted
@@ -622,59 +623,60 @@ class PostgresStore:
     # --- promises and secrets
 
     async def promise(self, promise: PromiseState) -> PromiseState:
-        """Create a promise if it does not exist; the stored one is returned."""
+        """Create a promise unless it exists; return the stored one."""
         return await self._write(lambda on: undisturbed(lambda: promises.make_promise(on, promise)))
 
     async def resolve(
         self, promise: PromiseId, resolution: Resolution, *, now: int, make: PromiseState | None = None
     ) -> Resolved:
-        """Answer a promise: the first answer stands, and every stream that waits for it is woken with it."""
+        """Resolve a promise and wake every stream that waits for it. The first resolution wins."""
         return await self._write(lambda on: undisturbed(lambda: promises.resolve(on, promise, resolution, now, make)))
 
     async def resolve_all(
         self, answers: Sequence[tuple[PromiseState, Resolution]], *, now: int
     ) -> dict[PromiseId, Resolution]:
-        """Answer several promises, all of them or none; what stood in the way."""
+        """Resolve several promises, all or none; return the resolutions that prevented it."""
         return await self._write(lambda on: undisturbed(lambda: promises.resolve_all(on, answers, now)))
 
     async def peek(self, promise: PromiseId) -> PromiseState | None:
-        """A promise as it is now."""
+        """Return a promise's current state, or None."""
         return await self._read(lambda on: promises.read_promise(on, promise))
 
     async def asked(
         self, *, tenant: Tenant, limit: int, after: tuple[int, PromiseId] | None = None
     ) -> tuple[PromiseState, ...]:
-        """What people are asked and have not answered, the longest waiting first."""
+        """Return unresolved requests to people, oldest first."""
         return await self._read(lambda on: reads.asked(on, tenant, limit, after))
 
     async def asked_as(self, *, tenant: Tenant, prefix: str, limit: int) -> tuple[PromiseState, ...]:
-        """What people were asked under ids that begin like this."""
+        """Return requests to people whose promise id begins with `prefix`."""
         return await self._read(lambda on: reads.asked_as(on, tenant, prefix, limit))
 
     async def now(self) -> int:
-        """The server's clock."""
+        """Return the time on the server's clock."""
         return await self._read(promises.server_now)
 
     async def secret(self, name: str) -> bytes:
-        """32 random bytes of this store."""
+        """Return 32 random bytes of this store."""
         return await self._write(lambda on: promises.secret(on, name))
 
     # --- blobs, change, health
 
     async def blob(self, hash: BlobHash, *, stream: StreamId | None = None) -> Blob:
-        """Stored bytes; with a stream, only if it holds a reference."""
+        """Return stored bytes; with `stream`, only if that stream refers to them."""
         return await self._read(lambda on: reads.blob(on, hash, stream))
 
     async def version(self) -> int:
-        """Changes soon after another process, or another store object of this one, has committed; never by our own
-        commits. Nothing is asked: it is what was heard.
+        """Return a number that changes soon after another process or store object has committed, but not this one.
+
+        The number counts received notifications; the call sends no query.
         """
         self._open()
-        assert self._news is not None
-        return self._news.heard
+        assert self._notifier is not None
+        return self._notifier.heard
 
     async def check(self) -> tuple[Diagnosis, ...]:
-        """Look the store over: logs, references, schema version, the server's durability settings, stuck leases."""
+        """Check logs, references, schema version, durability settings and unfinished streams without a live worker."""
         return await self._read(lambda on: reads.check(on, self._leases))
 
 
@@ -683,13 +685,13 @@ def _fail(chains: Sequence[appends.Chain], problem: Exception) -> None:
         _fail_jobs(chain.jobs, problem)
 
 
-def _fail_jobs(jobs: Sequence[Job[Any, Any]], problem: Exception) -> None:
+def _fail_jobs(jobs: Sequence[PgWrite[Any, Any]], problem: Exception) -> None:
     for job in jobs:
         job.error = problem
 
 
 def _lock_folder() -> Path:
-    """Where the workers of this user and this machine keep their locks."""
+    """Return the folder for the locks of this user's workers on this machine."""
     base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
     return Path(base) / f"perdure-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
 
@@ -697,7 +699,7 @@ def _lock_folder() -> Path:
 def _hold(locks: WorkerLocks, worker: WorkerId) -> bool:
     try:
         return locks.hold(worker)
-    except OSError:  # no place for locks here: leases alone decide
+    except OSError:  # no writable folder for locks: leases alone decide
         return False
 
 

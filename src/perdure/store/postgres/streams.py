@@ -1,4 +1,4 @@
-"""A stream's row and what hangs on it: begun, named and tagged, referring to bytes; what is put into its inbox."""
+"""Writes to a stream's row and its dependent rows: creation, title, tags, blob references, inbox."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from perdure.ids import Seq, StreamId, stream_names
 from perdure.inbox.admit import Delivery, is_news
 from perdure.store.postgres.driver import ForeignKeyViolationError
 from perdure.store.postgres.log import check_keys, write_log
-from perdure.store.postgres.tx import Session
+from perdure.store.postgres.tx import PgTransaction
 from perdure.vocab.records import FORMAT
 
 T = TypeVar("T")
@@ -21,8 +21,9 @@ MAX_DISTURBED = 100
 
 
 async def undisturbed(work: Callable[[], Awaitable[T]]) -> T:
-    """Do something to a stream, or to bytes that others may refer to, that somebody may delete at the same moment: then
-    once more, because what was looked at is not true any more. Each time somebody else got on."""
+    """Run work on a stream or on bytes, and retry it if a concurrent transaction deletes them in between.
+
+    Each conflict means that another transaction succeeded, so retries end."""
     for _ in range(MAX_DISTURBED):
         with suppress(ForeignKeyViolationError):
             return await work()
@@ -30,14 +31,14 @@ async def undisturbed(work: Callable[[], Awaitable[T]]) -> T:
 
 
 async def begin_stream(
-    on: Session,
+    on: PgTransaction,
     name: StreamId,
     agent: str,
     entries: Sequence[Entry],
     now: int,
     place: tuple[str | None, int | None] = (None, None),
 ) -> int | None:
-    """A new stream with these records; None if there is one of that name."""
+    """Create a stream with these records and return its id; return None if the name exists."""
     format = max([FORMAT, *(entry.version for entry in entries)])
     opened = await on.one("stream_open", name, *stream_names(name), agent, format, now, len(entries), *place)
     if opened is None:
@@ -47,8 +48,8 @@ async def begin_stream(
     return opened[0]
 
 
-async def refer(on: Session, stream: int, blobs: Iterable[Blob]) -> None:
-    """Store bytes that are not there yet, and let a stream refer to them."""
+async def refer(on: PgTransaction, stream: int, blobs: Iterable[Blob]) -> None:
+    """Store missing bytes, and let a stream refer to them."""
     by_hash = {blob.hash: blob for blob in blobs}
     if by_hash:
         sorted_blobs = [by_hash[hash] for hash in sorted(by_hash)]
@@ -56,8 +57,8 @@ async def refer(on: Session, stream: int, blobs: Iterable[Blob]) -> None:
         await on.all("blobs_put", stream, sorted(by_hash), media_types, data)
 
 
-async def relabel(on: Session, stream: int, name: StreamId, label: Label) -> None:
-    """Change its title and its tags."""
+async def relabel(on: PgTransaction, stream: int, name: StreamId, label: Label) -> None:
+    """Change a stream's title and tags."""
     if label.title is not None:
         await on.all("title_put", stream, label.title)
     if label.tags is not None:
@@ -68,7 +69,7 @@ async def relabel(on: Session, stream: int, name: StreamId, label: Label) -> Non
         await on.all("tags_put", stream_names(name)[0], stream, adds)
 
 
-async def put(on: Session, stream: int, new: Delivery) -> int:
-    """Inside a transaction: put it there, whatever it is; its number in the inbox."""
+async def put(on: PgTransaction, stream: int, new: Delivery) -> int:
+    """Put a delivery into a stream's inbox inside a transaction, without any check; return the id of its row."""
     (inbox_id,) = await on.one("inbox_insert", stream, new.source_key, new.at, is_news(new.item), new.data)
     return inbox_id

@@ -6,27 +6,27 @@ import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 
-from perdure.store.postgres.driver import Cells, Connection
+from perdure.store.postgres.driver import Cells, PgConnection
 from perdure.store.shapes import Counters
 
 
-class Session:
-    """Runs named queries on a connection."""
+class PgTransaction:
+    """Named queries and transactions on a connection."""
 
-    def __init__(self, connection: Connection, queries: Mapping[str, str], counters: Counters) -> None:
+    def __init__(self, connection: PgConnection, queries: Mapping[str, str], counters: Counters) -> None:
         self.connection = connection
         self.counters = counters
         self._queries = queries
         self.asked_at = time.monotonic()
 
     async def all(self, name: str, *values: object) -> list[Cells]:
-        """Every row."""
+        """Return all rows."""
         self.counters.statements += 1
         self.asked_at = time.monotonic()
         return await self.connection.fetch(self._queries[name], *values)
 
     async def one(self, name: str, *values: object) -> Cells:
-        """The first row, or None."""
+        """Return the first row, or None."""
         rows = await self.all(name, *values)
         return rows[0] if rows else None
 
@@ -38,7 +38,7 @@ class Session:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[None]:
-        """All of it or nothing. Whatever is raised inside rolls back; if even that fails, the connection is gone."""
+        """Run a block in a transaction; an exception rolls it back. If the rollback fails, the connection is closed."""
         await self.script("BEGIN ISOLATION LEVEL READ COMMITTED")
         try:
             yield
@@ -50,7 +50,7 @@ class Session:
 
     @asynccontextmanager
     async def attempt(self) -> AsyncGenerator[None]:
-        """Inside a transaction: what is raised inside undoes only what was done inside."""
+        """Run a block in a savepoint of the transaction; an exception undoes only the block."""
         await self.script("SAVEPOINT attempt")
         try:
             yield

@@ -1,12 +1,10 @@
-"""Who waits for an answer that is about to come does not go to sleep.
+"""Busy-poll the event loop for up to 1 ms while one append is in flight.
 
-A process that sleeps until the server has answered is woken late, on a processor that has forgotten all it knew: that
-costs a lone append more than its way to the server and back. So the event loop looks for the answer instead, over and
-over, and does whatever else there is to do.
+A process that sleeps until the server replies is woken late, on a processor with cold caches. For a lone append that
+costs more than the round trip. With busy polling the event loop does not sleep, and still runs all other tasks.
 
-Laws: only who asks again and again stays awake, and whoever else wants the processor has it first. One answer is
-watched for `PATIENCE_S` at most; after one that took longer the next ones are slept through. Where processor time is
-rationed nobody stays awake.
+Laws: only consecutive appends are polled for, and other processes get the processor first. One reply is polled for at
+most `PATIENCE_S`; after a slower reply the next `NAPS` appends sleep. With a limited processor quota nothing is polled.
 """
 
 from __future__ import annotations
@@ -19,20 +17,20 @@ from pathlib import Path
 from typing import Any
 
 PATIENCE_S = 0.001
-"""A server on this machine, or next to it, has mostly answered by then."""
+"""Maximum polling time for one reply; a server on this machine or nearby usually replies earlier."""
 
 SOON_S = 0.003
-"""Who asks again within this goes on at once with what it is answered; who was away for longer has slept anyway."""
+"""Maximum interval between consecutive appends; after a longer pause the process has slept anyway."""
 
 NAPS = 16
-"""So many answers are slept through after one that took too long: at a server far away little is wasted."""
+"""Number of appends without polling after a slow reply, which limits the waste with a distant server."""
 
 PROCESSORS = 2
-"""With less than these, staying awake takes from the work itself."""
+"""Minimum number of processors: with fewer, polling slows down the work itself."""
 
 
 class Vigil:
-    """Keeps the event loop awake while one answer is under way."""
+    """Busy polling of the event loop while one reply is in flight."""
 
     def __init__(self, *, allowed: bool = True, give_way: Callable[[], None] | None = None) -> None:
         self._give_way = give_way or getattr(os, "sched_yield", None)
@@ -43,7 +41,7 @@ class Vigil:
         self._naps = 0
 
     def keep(self, answer: asyncio.Future[Any]) -> None:
-        """Stay awake for this answer, if that is worth it. It takes the place of the one before."""
+        """Poll for this reply instead of the previous one, if polling is allowed and useful."""
         if not self._allowed:
             return
         if self._naps:
@@ -59,7 +57,7 @@ class Vigil:
             loop.call_soon(self._look, loop)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Once in every turn of the loop, which does not sleep as long as this is to be called again."""
+        """Check the reply and schedule the next check, which keeps the event loop from sleeping."""
         if self._answer is None or self._answer.done():
             self._answer = None
         elif loop.time() > self._until:
@@ -71,7 +69,7 @@ class Vigil:
 
 
 def processors(system: Path = Path("/")) -> float:
-    """How many processors this process may use, by its affinity and by the quotas of its control groups."""
+    """Return the number of processors that this process may use, from its affinity and its control group quotas."""
     affinity = getattr(os, "sched_getaffinity", None)
     allowed = len(affinity(0)) if affinity else os.cpu_count() or 1
     return min([float(allowed), *_quotas(system)])
@@ -90,7 +88,7 @@ def _quotas(system: Path) -> list[float]:
 
 
 def _along(root: Path, path: str, quota: Callable[[Path], float]) -> list[float]:
-    """The quotas of a group and of all that it is in. In a container only the outermost may be seen."""
+    """Return the quotas of a group and its parents. In a container only the outermost group may be visible."""
     group = root / path.lstrip("/")
     found: list[float] = []
     for folder in (group, *group.parents):
@@ -102,11 +100,11 @@ def _along(root: Path, path: str, quota: Callable[[Path], float]) -> list[float]
 
 def _quota(group: Path) -> float:
     used, period = (group / "cpu.max").read_text().split()
-    return int(used) / int(period)  # it says "max" where there is none
+    return int(used) / int(period)  # ValueError for "max", which means no quota
 
 
 def _old_quota(group: Path) -> float:
     used, period = (int((group / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
     if used <= 0:
-        raise ValueError("it has no quota")
+        raise ValueError("no quota")
     return used / period

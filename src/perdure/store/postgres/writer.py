@@ -1,7 +1,7 @@
-"""A lane: everything queued while statements ran goes into the next one; who comes alone need not wait for company.
+"""A lane: a write queue with group commit. Jobs queued while statements run go into the next statement.
 
-Laws: jobs are taken in the order in which they were submitted. A job's future ends only after what it asked for is
-durable or refused. A caller that is cancelled cancels nothing. Nothing is ever delayed to wait for company.
+Laws: jobs are taken in submission order. A job's future ends only after the job is durable or refused. A cancelled
+caller cancels no job. No job is delayed to fill a batch.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ I = TypeVar("I")  # noqa: E741 - the item of a job
 R = TypeVar("R")
 
 SOLO = 3
-"""After so many jobs in a row that had no company, the next one is not expected to have any."""
+"""Lone jobs in a row before the next one takes the shortcut."""
 
 
 @dataclass(slots=True, eq=False)
-class Job(Generic[I, R]):
-    """Something to write, and the future that tells how it went."""
+class PgWrite(Generic[I, R]):
+    """An item to write, and the future of its result."""
 
     item: I
     future: Answer[R]
@@ -32,38 +32,37 @@ class Job(Generic[I, R]):
     error: Exception | None = None
 
     def settle(self, *, alone: bool = False) -> None:
-        """End the future, unless its caller was cancelled. `alone`: nobody else is answered with it."""
+        """Complete the future, unless its caller was cancelled. `alone`: no other future is completed with it."""
         if self.future.done():
             return
         if self.error is None:
             self.future.set_result(self.result)  # pyright: ignore[reportArgumentType] - an R once the work is done
         else:
             self.future.set_exception(self.error)
-            self.future.exception()  # nobody has to await an append: not an "exception never retrieved"
+            self.future.exception()  # mark as retrieved: callers need not await an append
         self.future.alone = alone
         self.future.tell()
 
 
 class Lane(Generic[I, R]):
-    """Jobs of one kind, in batches, of which up to `abreast` are under way at a time.
+    """A queue of jobs of one kind, written in batches; up to `abreast` batches are in flight.
 
-    `commit` takes what it wants from the queue at the call, and answers it. It tells whether there was anything.
-    Jobs of one turn of the event loop go together; but once they keep coming one by one, each is on its way before
-    `submit` returns, if there is a `shortcut` for it: that gives the job its result, or tells that it has none and must
-    go as all others do.
+    `commit` takes jobs from the queue, completes them, and returns whether it took any. Jobs of one turn of the event
+    loop share a batch. After several lone jobs in a row, a job is sent before `submit` returns, if `shortcut` returns
+    a coroutine for it. The coroutine sets the result of the job, or returns False: then the job is queued.
     """
 
     def __init__(
         self,
-        commit: Callable[[deque[Job[I, R]]], Awaitable[bool]],
+        commit: Callable[[deque[PgWrite[I, R]]], Awaitable[bool]],
         *,
         abreast: int = 1,
-        shortcut: Callable[[Job[I, R]], Coroutine[Any, Any, bool] | None] = lambda _: None,
+        shortcut: Callable[[PgWrite[I, R]], Coroutine[Any, Any, bool] | None] = lambda _: None,
     ) -> None:
         self._commit = commit
         self._shortcut = shortcut
         self._abreast = abreast
-        self._queue: deque[Job[I, R]] = deque()
+        self._queue: deque[PgWrite[I, R]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._under_way = 0
         self._beginning: Coroutine[Any, Any, None] | None = None
@@ -71,8 +70,8 @@ class Lane(Generic[I, R]):
         self._over: asyncio.Future[None] | None = None
 
     def submit(self, item: I) -> Answer[R]:
-        """Take a job at the call."""
-        job: Job[I, R] = Job(item, Answer(loop=asyncio.get_running_loop()))
+        """Submit an item at the call; return the future of its result."""
+        job: PgWrite[I, R] = PgWrite(item, Answer(loop=asyncio.get_running_loop()))
         self._solo = 0 if self._queue or self._under_way else self._solo + 1
         if self._solo > SOLO and (way := self._shortcut(job)) is not None:
             self._under_way += 1
@@ -92,7 +91,7 @@ class Lane(Generic[I, R]):
 
     def _ran(self, run: Coroutine[Any, Any, None], task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if run is self._beginning:  # it was cancelled before it began
+        if run is self._beginning:  # the task was cancelled before its first step
             self._beginning = None
             self._leave()
             self._begin()
@@ -105,8 +104,8 @@ class Lane(Generic[I, R]):
         finally:
             self._leave()
 
-    def _went(self, job: Job[I, R], done: bool) -> None:
-        """It went alone. Who waits for it is told last, and may go on at once: with the next job."""
+    def _went(self, job: PgWrite[I, R], done: bool) -> None:
+        """Finish a job of the shortcut. The future ends last, because the caller may submit the next job at once."""
         self._leave()
         if not done:
             self._queue.appendleft(job)
@@ -120,16 +119,17 @@ class Lane(Generic[I, R]):
             self._over.set_result(None)
 
     async def finish(self) -> None:
-        """Wait until everything that was submitted has been answered."""
+        """Wait until all submitted jobs are completed."""
         while self._under_way:
             if self._over is None or self._over.done():
                 self._over = asyncio.get_running_loop().create_future()
-            await asyncio.wait({self._over})  # which others may wait for, too
+            await asyncio.wait({self._over})  # shared with concurrent calls
 
 
 def _drive(run: Coroutine[Any, Any, R], then: Callable[[R], None]) -> None:
-    """Begin a coroutine here and now, and tell what it returns. It waits for the server, mostly once and for nothing
-    else: a task would cost more than all it does besides."""
+    """Start a coroutine at once, without a task, and pass its result to `then`.
+
+    The coroutine usually waits for the server once; a task would cost more than its work."""
     try:
         waits_for: asyncio.Future[object] | None = run.send(None)
     except StopIteration as end:
@@ -140,4 +140,6 @@ def _drive(run: Coroutine[Any, Any, R], then: Callable[[R], None]) -> None:
         else:
             waits_for.add_done_callback(lambda _: _drive(run, then))
         return
-    then(result)  # not while the end is handled: other people's code may run there, and would have it as its context
+    then(
+        result
+    )  # outside the except block: user code may run here, and StopIteration would be the context of its exceptions

@@ -1,4 +1,4 @@
-"""The store in one SQLite file: no server, several processes, full durability."""
+"""The store in one SQLite file, durable and shared by several processes without a server."""
 
 from perdure.store.sqlite.store import SqliteStore
 

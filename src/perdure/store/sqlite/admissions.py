@@ -1,9 +1,9 @@
-"""What enters the inbox of a stream from outside, inside one transaction: deliveries."""
+"""Admission of deliveries inside one transaction."""
 
 from __future__ import annotations
 
 from perdure.commit.changes import Label
-from perdure.commit.plan import Sent, first_entry, sent_as
+from perdure.commit.plan import OutboxResult, first_entry, sent_as
 from perdure.errors import Error
 from perdure.ids import BlobHash, WorkerId, stream_names
 from perdure.inbox.admit import Admission, Admitted, Conflict, Delivery, blob_unknown, decide, ids_of, opens
@@ -13,7 +13,7 @@ from perdure.store.sqlite.tx import Tx
 
 
 def admit(tx: Tx, new: Delivery, claim_for: WorkerId | None) -> Admission:
-    """Deliver, and hand the stream to the sender if nobody drives it."""
+    """Deliver, and claim the stream for the sender if it is idle and unowned."""
     admission = deliver(tx, new)
     if claim_for is None or not isinstance(admission, Admitted):
         return admission
@@ -21,16 +21,16 @@ def admit(tx: Tx, new: Delivery, claim_for: WorkerId | None) -> Admission:
 
 
 def deliver(tx: Tx, new: Delivery) -> Admission:
-    """Put something into a stream's inbox, once; open the stream if it does not exist and the delivery says so."""
+    """Put a delivery into a stream's inbox once; open a missing stream if the delivery allows that."""
     target = tx.one("stream_target", (new.stream,))
     opening = opens(target[1] if target else None, new)
-    refused = new.once and tx.one("grave_find", (new.stream,)) is not None if opening else new.fresh
+    refused = new.once and tx.one("tombstone_find", (new.stream,)) is not None if opening else new.fresh
     if refused:
         return Conflict(new.source_key)
     judged = None if opening else decide(tx.one("admission_find", (target[0], new.source_key)), new)
     if judged is not None:
         return judged
-    known = [_stored(tx, new, hash) for hash in new.refers]  # whatever is refused has written nothing
+    known = [_stored(tx, new, hash) for hash in new.refers]  # refuse before the first write
     stream = _open_stream(tx, new) if opening else target[0]
     refer(tx, stream, new.blobs)
     for blob in known:
@@ -39,12 +39,12 @@ def deliver(tx: Tx, new: Delivery) -> Admission:
     return Admitted(put(tx, stream, new), opened=opening)
 
 
-def send(tx: Tx, new: Delivery) -> Sent:
-    """Put something into the inbox of another stream, and tell what became of it."""
+def send(tx: Tx, new: Delivery) -> OutboxResult:
+    """Deliver an outbox entry to another stream; return the result."""
     try:
         return sent_as(deliver(tx, new))
     except Error as refusal:
-        return Sent("discarded", refusal.code)
+        return OutboxResult("discarded", refusal.code)
 
 
 def _open_stream(tx: Tx, new: Delivery) -> int:
@@ -55,7 +55,7 @@ def _open_stream(tx: Tx, new: Delivery) -> int:
 
 
 def _stored(tx: Tx, new: Delivery, hash: BlobHash) -> int:
-    """Bytes may be referred to again by whose tenant has them."""
+    """Return the id of stored bytes; refuse bytes that no stream of the tenant refers to."""
     known = tx.one("blob_of_tenant", (hash, stream_names(new.stream)[0]))
     if known is None:
         raise blob_unknown(hash)

@@ -1,4 +1,4 @@
-"""The owned append: one plan inside one transaction. Refusals are raised; the caller rolls back."""
+"""The owned append: one plan inside one transaction. A refusal is raised, and the caller rolls back."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from perdure.codec import decode
 from perdure.commit.plan import (
     AlreadyApplied,
+    OutboxResult,
     Plan,
     Receipt,
     Refuse,
-    Sent,
     SetTimer,
     StreamState,
     check_use,
@@ -34,14 +34,14 @@ Answers = tuple[tuple[PromiseId, Resolution], ...]
 
 
 def checks_first(plan: Plan) -> bool:
-    """Whether a plan can be refused only before anything of it is written: it takes no key, and nothing of others."""
-    if plan.consume or plan.waits or plan.sends or plan.blobs or plan.is_rare:
+    """Return whether a plan can only be refused before its first write: no log keys, and no rows shared with others."""
+    if plan.consume or plan.waits or plan.outbox or plan.blobs or plan.is_rare:
         return False
     return not [True for entry in plan.entries if entry.key is not None]
 
 
 def append(tx: Tx, plan: Plan) -> Receipt:
-    """Write a plan, or answer with the receipt it got the first time."""
+    """Write a plan, or return its first receipt if it was written before."""
     found = tx.one("stream_state", (plan.stream,))
     if found is None:
         raise lease_lost(plan.stream)
@@ -54,7 +54,7 @@ def append(tx: Tx, plan: Plan) -> Receipt:
     first = judgement.first_seq
     write_log(tx, (plan.stream, stream), first, plan.entries, by=(plan.fence, plan.n))
     _side_effects(tx, plan, stream)
-    sent = _send(tx, plan, stream) if plan.sends else ()
+    sent = _send(tx, plan, stream) if plan.outbox else ()
     resolved = _answers(tx, plan.waits) if plan.waits else ()
     last = Seq(first + len(plan.entries) - 1)
     _move(tx, plan, stream, state, last, parked=not resolved)
@@ -83,24 +83,26 @@ def _side_effects(tx: Tx, plan: Plan, stream: int) -> None:
     if plan.concerns_people:
         _ask_and_use(tx, plan, stream)
     if plan.prunes is not None:
-        for seq in plan.prunes.places:
+        for seq in plan.prunes.seqs:
             tx.run("log_prune", (stream, seq))
         for key in plan.prunes.source_keys:
             tx.run("admission_prune", (stream, key))
 
 
-def _send(tx: Tx, plan: Plan, stream: int) -> tuple[Sent, ...]:
-    """Put what it sends into other inboxes. What is not accepted is noted: the same plan again shall tell the same."""
-    sent = tuple(send(tx, new) for new in plan.sends)
+def _send(tx: Tx, plan: Plan, stream: int) -> tuple[OutboxResult, ...]:
+    """Deliver the outbox of a plan. Rejections are stored, so that a repeated plan returns the same results."""
+    sent = tuple(send(tx, new) for new in plan.outbox)
     for place, one in enumerate(sent):
         if one.verdict != "accepted":
-            tx.run("verdict_insert", (stream, plan.fence, plan.n, place, one.verdict, one.because))
+            tx.run("outbox_rejection_insert", (stream, plan.fence, plan.n, place, one.verdict, one.because))
     return sent
 
 
-def _sent_before(tx: Tx, plan: Plan, stream: int) -> tuple[Sent, ...]:
-    noted = {place: Sent(*rest) for place, *rest in tx.all("verdicts_read", (stream, plan.fence, plan.n))}
-    return tuple(noted.get(place, Sent("accepted")) for place in range(len(plan.sends)))
+def _sent_before(tx: Tx, plan: Plan, stream: int) -> tuple[OutboxResult, ...]:
+    noted = {
+        place: OutboxResult(*rest) for place, *rest in tx.all("outbox_rejections_read", (stream, plan.fence, plan.n))
+    }
+    return tuple(noted.get(place, OutboxResult("accepted")) for place in range(len(plan.outbox)))
 
 
 def _ask_and_use(tx: Tx, plan: Plan, stream: int) -> None:
@@ -112,15 +114,14 @@ def _ask_and_use(tx: Tx, plan: Plan, stream: int) -> None:
         check_use(plan, promise, read_promise(tx, promise), now)
         tx.run("promise_use", (now, promise))
     tenant = stream_names(plan.stream)[0]
-    for ask in plan.asks:
+    for ask in plan.person_requests:
         tx.run("promise_ask", (ask.promise, stream, ask.deadline_at, ask.kind, ask.at, tenant))
 
 
 def _move(tx: Tx, plan: Plan, stream: int, state: StreamState, last: Seq, *, parked: bool) -> None:
-    """Update the stream's row, and wait.
+    """Update the stream's row, and park it unless one of its waits is already resolved.
 
-    A plan that meets an answer does not park: it keeps its stream, which stays active so that a crash now cannot
-    lose the answer.
+    A stream with a resolved wait stays owned and active, so that a crash cannot lose the resolution.
     """
     if parked:
         for wait in plan.waits:
@@ -137,12 +138,12 @@ def _receipt_again(tx: Tx, plan: Plan, stream: int, state: StreamState) -> Recei
     (before,) = tx.one("log_before_append", (stream, plan.fence, plan.n))
     first, last = recall(plan, state, rows, before)
     missed = _missed(tx, plan, stream, first)
-    resolved, sent = _answers(tx, plan.waits), _sent_before(tx, plan, stream) if plan.sends else ()
+    resolved, sent = _answers(tx, plan.waits), _sent_before(tx, plan, stream) if plan.outbox else ()
     return Receipt(plan.stream, plan.fence, plan.n, first, last, missed, resolved, replayed=True, sent=sent)
 
 
 def _missed(tx: Tx, plan: Plan, stream: int, first: Seq) -> tuple[Row, ...]:
-    if plan.known_seq + plan.ahead + 1 >= first:  # seqs are dense: then nobody else wrote in between
+    if plan.known_seq + plan.ahead + 1 >= first:  # seqs are dense: no admitted row in between
         return ()
     return log_rows(plan.stream, tx.all("log_admitted_between", (stream, plan.known_seq, first)))
 

@@ -1,5 +1,4 @@
-"""What others than its owner change in a stream: admitted records, interventions, redaction, removal; and new
-streams with a past."""
+"""Changes to a stream without a fence: admitted records, control writes, redaction, deletion, creation with history."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ from perdure.store.sqlite.tx import Tx
 
 
 def create(tx: Tx, new: NewStream) -> None:
-    """A stream with its past."""
+    """Create a stream with its history."""
     check_admissions(new)
     if new.beside is not None and tx.one("stream_target", (new.beside,)) is None:
         raise stream_unknown(new.beside)
@@ -46,7 +45,7 @@ def create(tx: Tx, new: NewStream) -> None:
 
 
 def annotate(tx: Tx, name: StreamId, entry: Entry, label: Label | None = None) -> Annotated:
-    """Append an admitted record; under a key that is taken, the record that has it."""
+    """Append an admitted record, or return the record that already has its log key."""
     found = tx.one("stream_state", (name,))
     if found is None:
         raise stream_unknown(name)
@@ -64,7 +63,7 @@ def annotate(tx: Tx, name: StreamId, entry: Entry, label: Label | None = None) -
 
 
 def amend(tx: Tx, amendment: Amendment) -> Annotated:
-    """Add a record, with the bytes it brings and without those it lets go; nothing if its key is taken."""
+    """Append one record to an unowned stream, or return the record that already has its log key."""
     noted = annotate(tx, amendment.stream, amendment.entry)
     if not noted.new:
         return noted
@@ -77,7 +76,7 @@ def amend(tx: Tx, amendment: Amendment) -> Annotated:
 
 
 def intervene(tx: Tx, intervention: Intervention) -> Intervened:
-    """Do something to a stream from outside: all of it or nothing."""
+    """Apply a control write, all or nothing."""
     name, new, pause = intervention.stream, intervention.delivery, intervention.pause
     found = tx.one("stream_ownership", (name,))
     if found is None:
@@ -98,7 +97,7 @@ def intervene(tx: Tx, intervention: Intervention) -> Intervened:
             raise stream_moved(name)
     if pause is not None:
         _pause(tx, stream, pause)
-    for other in intervention.sends:
+    for other in intervention.outbox:
         send(tx, other)
     return Intervened(True, admission, tuple(annotate(tx, name, entry) for entry in intervention.notes))
 
@@ -110,7 +109,7 @@ def _pause(tx: Tx, stream: int, pause: Pause) -> None:
 
 
 def redact(tx: Tx, redaction: Redaction) -> Annotated:
-    """Replace what a record said, once; its snapshot and the references it alone had go too."""
+    """Replace a record's content once; delete the snapshot and the blob references of this record alone."""
     name = redaction.stream
     found = tx.one("stream_state", (name,))
     if found is None:
@@ -134,14 +133,14 @@ def redact(tx: Tx, redaction: Redaction) -> Annotated:
 
 
 def delete(tx: Tx, name: StreamId) -> bool:
-    """Remove a stream and everything it owns; whoever waits for one of its promises is woken to find it gone."""
+    """Delete a stream and everything it owns; wake streams that wait for its promises, which are unknown then."""
     found = tx.one("stream_ownership", (name,))
     if found is None:
         return False
     stream, _owner, fence = found[:3]
     blobs = tx.all("blob_owned", (stream,))
     promises = tx.all("promise_owned", (stream,))
-    tx.run("grave_dig", (name, fence))
+    tx.run("tombstone_put", (name, fence))
     tx.run("stream_delete", (stream,))
     for blob in blobs:
         tx.run("blob_collect", blob)
@@ -150,12 +149,15 @@ def delete(tx: Tx, name: StreamId) -> bool:
     return True
 
 
-def delete_all(tx: Tx, names: tuple[StreamId, ...], edges: Iterable[str], sends: Iterable[Delivery] = ()) -> list[bool]:
-    """Remove streams, and tags that begin like this from whatever streams of the tenant have them; if the first was
-    there, others are told."""
+def delete_all(
+    tx: Tx, names: tuple[StreamId, ...], edges: Iterable[str], outbox: Iterable[Delivery] = ()
+) -> list[bool]:
+    """Delete streams, and the tenant's tags that begin with one of `edges`; return which streams existed.
+
+    If the first stream existed, `outbox` are delivered to other streams."""
     deleted = [delete(tx, name) for name in names]
     for begins in edges:
         tx.run("tags_cut", (stream_names(names[0])[0], begins, f"{begins}\U0010ffff"))
-    for new in sends if deleted[0] else ():
+    for new in outbox if deleted[0] else ():
         send(tx, new)
     return deleted

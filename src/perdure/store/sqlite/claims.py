@@ -1,4 +1,4 @@
-"""Workers and the streams they hold, inside one transaction."""
+"""Workers, claims and permits, inside one transaction."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from dataclasses import astuple, dataclass
 
 from perdure.errors import Code, Error
 from perdure.ids import Fence, StreamId, WorkerId
-from perdure.store.permits import Ask, Permit, allot
-from perdure.store.shapes import Claim, Held, Ready, Serves
-from perdure.store.sqlite.leases import Leases, WorkerRow
+from perdure.store.permits import Permit, PermitRequest, allot
+from perdure.store.shapes import AlreadyOwned, Claim, ReadyStream, Serves
+from perdure.store.sqlite.leases import SqliteLeases, SqliteWorkerRow
 from perdure.store.sqlite.tx import Statements, Tx
 
 
-def find_worker(tx: Statements, worker: WorkerId) -> WorkerRow | None:
-    """One worker's row."""
+def find_worker(tx: Statements, worker: WorkerId) -> SqliteWorkerRow | None:
+    """Return one worker's row, or None."""
     found = tx.one("worker_read", (worker,))
-    return WorkerRow(*found) if found else None
+    return SqliteWorkerRow(*found) if found else None
 
 
-def list_workers(tx: Statements) -> list[WorkerRow]:
-    """Every known worker, the oldest first."""
-    return [WorkerRow(*found) for found in tx.all("worker_list")]
+def list_workers(tx: Statements) -> list[SqliteWorkerRow]:
+    """Return the rows of all workers, oldest first."""
+    return [SqliteWorkerRow(*found) for found in tx.all("worker_list")]
 
 
 def loads(tx: Statements) -> dict[WorkerId, tuple[int, int]]:
-    """How many streams each worker holds, and how many of them have a turn open."""
+    """Return the number of streams that each worker owns, and the number of those with an open turn."""
     return {WorkerId(owner): (held, active) for owner, held, active in tx.all("worker_loads")}
 
 
-def register(tx: Tx, row: WorkerRow) -> None:
-    """Make a worker known, and forget the dead that left nothing behind."""
+def register(tx: Tx, row: SqliteWorkerRow) -> None:
+    """Register a worker, and delete the rows of dead workers without unfinished work."""
     tx.run("worker_put", astuple(row))
     for other in list_workers(tx):
         if other.id == row.id or not tx.leases.is_dead(other):
@@ -44,13 +44,13 @@ def register(tx: Tx, row: WorkerRow) -> None:
 
 
 def renew(tx: Tx, worker: WorkerId) -> None:
-    """Extend a worker's lease, whatever it holds."""
+    """Extend a worker's lease, regardless of the number of its streams."""
     if tx.leases.renewable(worker):
         _write_lease(tx, worker, tx.leases.end())
 
 
 def extend(tx: Tx, worker: WorkerId) -> None:
-    """Let a lease ride on a write that happens anyway, if the last renewal is old enough to be worth it."""
+    """Renew a lease within another write, if the last renewal is old enough."""
     end = tx.leases.due(worker)
     if end is not None:
         _write_lease(tx, worker, end)
@@ -61,8 +61,8 @@ def _write_lease(tx: Tx, worker: WorkerId, end: int) -> None:
         tx.once_durable.append(lambda: tx.leases.remember(worker, end))
 
 
-def retire(tx: Tx, worker: WorkerId, *, remove: bool) -> None:
-    """Free what a worker holds, and forget it or leave it to its lock."""
+def deregister(tx: Tx, worker: WorkerId, *, remove: bool) -> None:
+    """Release a worker's streams. Delete its row with `remove`; otherwise end its lease and let its lock decide."""
     tx.run("worker_free", (worker,))
     if remove:
         tx.run("worker_remove", (worker,))
@@ -70,8 +70,8 @@ def retire(tx: Tx, worker: WorkerId, *, remove: bool) -> None:
         tx.run("worker_lapse", (tx.leases.now(), worker))
 
 
-def claim(tx: Tx, name: StreamId, worker: WorkerId) -> Claim | Held | None:
-    """Take a stream that no live worker holds, that its owner leaves waiting, or that this worker holds."""
+def claim(tx: Tx, name: StreamId, worker: WorkerId) -> Claim | AlreadyOwned | None:
+    """Claim a stream that no live worker owns, that its owner neglects, or that this worker owns; raise its fence."""
     found = tx.one("stream_ownership", (name,))
     if found is None:
         return None
@@ -79,7 +79,7 @@ def claim(tx: Tx, name: StreamId, worker: WorkerId) -> Claim | Held | None:
     other: WorkerId | None = owner if owner != worker else None
     alive = other if other and not tx.leases.is_gone(find_worker(tx, other)) else None
     if alive is not None and tx.one("stream_left_waiting", {"id": stream, "waited": tx.leases.waited()}) is None:
-        return Held(alive)
+        return AlreadyOwned(alive)
     if format > tx.leases.format:
         raise Error(
             Code.FORMAT_NEWER,
@@ -95,8 +95,8 @@ def claim(tx: Tx, name: StreamId, worker: WorkerId) -> Claim | Held | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """Who looks for work, when, which, and how much of it."""
+class SqliteClaimQuery:
+    """A query for claimable streams: worker, limit, time, and the work that the worker serves."""
 
     worker: WorkerId
     limit: int
@@ -104,9 +104,10 @@ class Asked:
     serves: Serves
 
 
-def claimable(on: Statements, leases: Leases, asked: Asked) -> list[tuple[int, StreamId, WorkerId | None, str]]:
-    """Streams with work that nobody alive holds, or that this worker holds and does not drive: id, name, who holds
-    it, and its queue."""
+def claimable(
+    on: Statements, leases: SqliteLeases, asked: SqliteClaimQuery
+) -> list[tuple[int, StreamId, WorkerId | None, str]]:
+    """Return claimable streams in order: id, name, owner and queue."""
     serves = asked.serves
     alive = [row.id for row in list_workers(on) if row.id != asked.worker and not leases.is_gone(row)]
     places = None if serves.agents is None else {name: [p.queue, p.priority] for name, p in serves.agents.items()}
@@ -121,27 +122,26 @@ def claimable(on: Statements, leases: Leases, asked: Asked) -> list[tuple[int, S
         "agents": None if places is None else json.dumps(places),
         "queues": None if serves.queues is None else json.dumps(serves.queues),
         "without": json.dumps(serves.without),
-        "besides": json.dumps(serves.besides),
+        "driving": json.dumps(serves.driving),
         "recent": json.dumps(serves.recent),
-        "suspects": serves.suspects,
+        "quarantined": serves.quarantined,
     }
     if serves.only is None:
         return on.all("claimable", values)
     return on.all("claimable_of", values | {"only": json.dumps(serves.only)})
 
 
-def claim_ready(tx: Tx, asked: Asked) -> tuple[Ready, ...]:
-    """Look for work and take what nobody holds."""
-    found: list[Ready] = []
+def claim_ready(tx: Tx, asked: SqliteClaimQuery) -> tuple[ReadyStream, ...]:
+    """Return claimable streams and claim those without an owner."""
+    found: list[ReadyStream] = []
     for _, name, owner, queue in claimable(tx, tx.leases, asked):
         claimed = claim(tx, name, asked.worker) if owner is None else None
-        found.append(Ready(name, queue, claimed if isinstance(claimed, Claim) else None))
+        found.append(ReadyStream(name, queue, claimed if isinstance(claimed, Claim) else None))
     return tuple(found)
 
 
 def claim_idle(tx: Tx, name: StreamId, worker: WorkerId) -> Fence | None:
-    """Take a stream on which nothing runs and which nobody holds. One whose holder is gone is left to `claim`, which
-    counts that."""
+    """Claim an idle stream without an owner. A stream with a dead owner is left to `claim`, which counts takeovers."""
     stream, owner, fence, _last_seq, format, active, parked, paused_at = tx.one("stream_ownership", (name,))
     if owner is not None or active or parked or paused_at is not None or format > tx.leases.format:
         return None
@@ -149,15 +149,15 @@ def claim_idle(tx: Tx, name: StreamId, worker: WorkerId) -> Fence | None:
     return Fence(fence + 1)
 
 
-def permits(on: Statements, leases: Leases) -> tuple[Permit, ...]:
-    """Every permit, in the order of asking."""
+def permits(on: Statements, leases: SqliteLeases) -> tuple[Permit, ...]:
+    """Return all permits, in request order."""
     gone = {row.id for row in list_workers(on) if leases.is_gone(row)}
     rows = on.all("permit_read")
     return tuple(Permit(name, by, worker, at, bool(ok), worker not in gone) for name, by, worker, at, ok in rows)
 
 
-def exchange(tx: Tx, worker: WorkerId, asks: Sequence[Ask], back: Sequence[str], now: int) -> frozenset[str]:
-    """Give permits back, and ask for others."""
+def exchange(tx: Tx, worker: WorkerId, asks: Sequence[PermitRequest], back: Sequence[str], now: int) -> frozenset[str]:
+    """Release permits and request others; return the holders whose permits are granted."""
     tx.many("permit_end", [(worker, holder) for holder in back])
     granted, changed = allot(permits(tx, tx.leases), asks, worker)
     tx.many("permit_put", [(row.name, row.holder, worker, now, row.granted) for row in changed])
@@ -165,8 +165,9 @@ def exchange(tx: Tx, worker: WorkerId, asks: Sequence[Ask], back: Sequence[str],
 
 
 def _taken_over(tx: Tx, stream: int, *, again: bool) -> int:
-    """Count that nobody gave it back, unless that was counted for us; from 1 again if an owner has written anything
-    since the last time."""
+    """Return the takeover count, incremented unless the same worker claims `again`.
+
+    The count restarts at 1 if an owner has written since the last takeover."""
     takeovers, stuck_seq, last_owned = tx.one("stream_stuck", (stream,))
     stuck = takeovers if stuck_seq == last_owned else 0
     if not again:

@@ -1,4 +1,4 @@
-"""What goes wrong in a file database, as Perdure's own errors: what, because, and what to do."""
+"""Mapping of SQLite driver errors to Perdure errors."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ LOCKED_AFTER_S = 30.0
 
 
 def primary(problem: sqlite3.Error) -> int:
-    """The primary result code; 0 if the driver gave none (its own misuse errors)."""
+    """Return the primary result code, or 0 if the error has none (a misuse error of the driver)."""
     return getattr(problem, "sqlite_errorcode", 0) & 0xFF
 
 
 def is_busy(problem: sqlite3.Error) -> bool:
-    """Whether another connection stood in the way, so that trying again helps."""
+    """Return whether another connection held a lock, so that a retry helps."""
     return primary(problem) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 def is_io(problem: sqlite3.Error) -> bool:
-    """Whether the disk failed under us: what this connection believes cannot be trusted any more."""
+    """Return whether the disk failed, so that the connection's cache is no longer reliable."""
     return primary(problem) == sqlite3.SQLITE_IOERR
 
 
 def failure(problem: sqlite3.Error, path: Path) -> Error:
-    """The public error for a driver error."""
+    """Return the public error for a driver error."""
     code = primary(problem)
     read_only = code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM) or (
         code == sqlite3.SQLITE_CANTOPEN and path.parent.exists() and not os.access(path.parent, os.W_OK)
@@ -44,12 +44,12 @@ def _error(code: Code, path: Path, problem: sqlite3.Error, what: str, hint: str)
     return Error(code, what, because=str(problem), hint=hint, path=str(path), reason=name)
 
 
-_WRITABLE = "make the file and its folder writable for this user: the write-ahead log is created beside the file"
+_WRITABLE = "make the file and its folder writable for this user: the write-ahead log is created in that folder"
 _TABLE = {
     sqlite3.SQLITE_FULL: (
         Code.STORE_FULL,
-        "there is no room left for the store; nothing was written",
-        "free some disk space: the store goes on by itself",
+        "no disk space left for the store; nothing was written",
+        "free some disk space; the store then resumes automatically",
     ),
     sqlite3.SQLITE_BUSY: (
         Code.STORE_LOCKED,
@@ -65,12 +65,12 @@ _TABLE = {
     sqlite3.SQLITE_NOTADB: (
         Code.STORE_CORRUPT,
         "the store file is not a database",
-        "check the path; if it was a store once, restore it from a backup",
+        "check the path, or restore the store from a backup",
     ),
     sqlite3.SQLITE_IOERR: (
         Code.STORE_UNAVAILABLE,
-        "the disk under the store failed; whether the last appends are durable is not known",
-        "append the same plans again: receipts tell which were written",
+        "the disk of the store failed; the durability of the last appends is unknown",
+        "append the same plans again: receipts show which were written",
     ),
     sqlite3.SQLITE_CANTOPEN: (
         Code.STORE_UNAVAILABLE,

@@ -1,4 +1,4 @@
-"""Leases: what this process remembers of its own workers, and what it concludes about those of others."""
+"""Leases of this process's workers, and liveness checks of other workers."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from perdure.clock import Clock
 from perdure.ids import WorkerId
 from perdure.store.locks import WorkerLocks
-from perdure.store.shapes import PATIENCE_MS, WorkerInfo
+from perdure.store.shapes import IDLE_OWNER_GRACE_MS, WorkerInfo
 from perdure.vocab.records import FORMAT
 
 RENEWAL_PAUSE_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerRow:
+class SqliteWorkerRow:
     """A row of `workers`."""
 
     id: WorkerId
@@ -31,11 +31,11 @@ class WorkerRow:
     queues: str | None = None
 
 
-class Leases:
-    """Leases run on the monotonic clock of one boot, so that setting the wall clock expires nothing."""
+class SqliteLeases:
+    """Leases on the monotonic clock of one boot, so that a change of the wall clock expires nothing."""
 
     def __init__(self, clock: Clock, lease_ms: int, boot: str, locks: WorkerLocks, format: int = FORMAT) -> None:
-        self.format = format  # what has newer records is not claimed
+        self.format = format  # streams with newer records are not claimed
         self.boot = boot
         self.locks = locks
         self._clock = clock
@@ -44,68 +44,68 @@ class Leases:
         self._abandoned: set[WorkerId] = set()
 
     def now(self) -> int:
-        """The moment, on the clock of leases."""
+        """Return the time on the clock of leases."""
         return self._clock.monotonic_ms()
 
     def waited(self) -> int:
-        """When what has waited too long for an owner that does nothing must have come at the latest."""
-        return self._clock.wall_ms() - PATIENCE_MS
+        """Return the latest arrival time of an inbox row that makes its idle stream neglected."""
+        return self._clock.wall_ms() - IDLE_OWNER_GRACE_MS
 
     def end(self) -> int:
-        """When a lease that is written now lapses."""
+        """Return the end of a lease that is written now."""
         return self._clock.monotonic_ms() + self.lease_ms
 
     def remember(self, worker: WorkerId, until: int) -> None:
-        """A lease became durable."""
+        """Store the end of a lease that became durable."""
         self._until[worker] = until
 
     def adopt(self, worker: WorkerId) -> None:
-        """The worker is (again) ours."""
+        """Accept the worker as one of this process, also after `abandon`."""
         self._abandoned.discard(worker)
 
     def forget(self, worker: WorkerId) -> None:
-        """The worker has retired."""
+        """Drop the lease of a deregistered worker."""
         self._until.pop(worker, None)
 
     def forget_all(self) -> None:
-        """The store closes: to others, whoever has not retired is dead from now on."""
+        """Drop all leases and locks when the store closes. Workers not deregistered then look dead to others."""
         self._until.clear()
         self.locks.drop_all()
 
     def abandon(self, worker: WorkerId) -> None:
-        """The worker shall look dead from now on."""
+        """Make the worker look dead."""
         self._abandoned.add(worker)
         self._until.pop(worker, None)
         self.locks.drop(worker)
 
     def renewable(self, worker: WorkerId) -> bool:
-        """Whether this worker's lease may be extended at all."""
+        """Return whether this worker's lease may be extended."""
         return worker not in self._abandoned
 
     def due(self, worker: WorkerId) -> int | None:
-        """The new end of a lease if it is worth a write: the last renewal is more than a second old."""
+        """Return the new end of a lease whose last renewal is more than a second old, else None."""
         until, end = self._until.get(worker), self.end()
         if worker in self._abandoned or (until is not None and end - until <= RENEWAL_PAUSE_MS):
             return None
         return end
 
     def live(self, worker: WorkerId) -> bool:
-        """Whether the last lease that became durable has certainly not lapsed."""
+        """Return whether the last durable lease has certainly not lapsed."""
         until = self._until.get(worker)
         return until is not None and self._clock.monotonic_ms() < until
 
-    def is_dead(self, row: WorkerRow | None) -> bool:
-        """Whether it is certain that this worker does nothing any more."""
+    def is_dead(self, row: SqliteWorkerRow | None) -> bool:
+        """Return whether this worker has certainly ended."""
         if row is None or row.boot != self.boot:
             return True
         return bool(row.locked) and self.locks.is_free(row.id)
 
-    def is_gone(self, row: WorkerRow | None) -> bool:
-        """Whether its streams may be taken: dead, or its lease lapsed."""
+    def is_gone(self, row: SqliteWorkerRow | None) -> bool:
+        """Return whether the worker's streams may be claimed: it is dead, or its lease has lapsed."""
         return row is None or row.lease_until <= self._clock.monotonic_ms() or self.is_dead(row)
 
-    def info(self, row: WorkerRow, load: tuple[int, int]) -> WorkerInfo:
-        """A worker as others see it; `load` is how many streams it holds, and how many of them have a turn open."""
+    def info(self, row: SqliteWorkerRow, load: tuple[int, int]) -> WorkerInfo:
+        """Return a worker as others see it; `load` is the number of its streams, and of those with an open turn."""
         alive = not self.is_gone(row)
         left = row.lease_until - self._clock.monotonic_ms() if row.boot == self.boot else 0
         queues = None if row.queues is None else tuple(json.loads(row.queues))

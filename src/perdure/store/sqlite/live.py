@@ -1,5 +1,6 @@
-"""The side channel of a file: a second file beside it, which is made when the first model speaks for long, and may be
-deleted whenever nobody uses the store."""
+"""The side channel of a SQLite store: a second file in the same folder.
+
+The file is created when the first live text is stored. While no process uses the store, the file may be deleted."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ _COLUMNS = "stream, turn, effect, run, seq, start, text, thinking"
 
 
 class SqliteChannel:
-    """Pieces in a file of their own, on a thread of its own: no commit of the store ever waits for it."""
+    """A side channel in a separate file and thread, so that no commit of the store waits for it."""
 
     def __init__(self, store: Path) -> None:
         self._path = store.with_name(f"{store.name}-live")
@@ -37,7 +38,7 @@ class SqliteChannel:
         self._connection: sqlite3.Connection | None = None
 
     async def put(self, pieces: Sequence[Piece], *, over: Sequence[tuple[StreamId, int]] = (), now: int) -> None:
-        """Forget, then add, in one transaction that waits for no disk."""
+        """Delete the pieces of ended calls, then add pieces, in one transaction without a disk sync."""
         rows = [(p.stream, p.turn, p.effect, p.run, p.seq, p.start, p.text, p.thinking, now) for p in pieces]
 
         def write(on: sqlite3.Connection) -> None:
@@ -54,17 +55,17 @@ class SqliteChannel:
         await self._do(write, make=True)
 
     async def read(self, stream: StreamId) -> tuple[Piece, ...]:
-        """What there is of a stream."""
+        """Return the pieces of a stream."""
         query = f"SELECT {_COLUMNS} FROM live WHERE stream = ? ORDER BY run, seq, start"
         found = await self._do(lambda on: on.execute(query, (stream,)).fetchall(), make=False)
         return tuple(Piece(*row[:-1], thinking=bool(row[-1])) for row in found or ())
 
     async def forget(self, stream: StreamId) -> None:
-        """The stream is gone."""
+        """Delete all pieces of a stream that was deleted."""
         await self._do(lambda on: on.execute("DELETE FROM live WHERE stream = ?", (stream,)), make=False)
 
     async def _do(self, work: Callable[[sqlite3.Connection], T], *, make: bool) -> T | None:
-        """None if there is no file, and nobody wants to make it."""
+        """Run work on the channel's thread. Return None without a file, unless `make` creates it."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="perdure-live")
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._work, work, make)
@@ -86,7 +87,7 @@ class SqliteChannel:
             self._connection = None
 
     def close(self) -> None:
-        """Wait for what is under way, and close the file."""
+        """Wait for submitted work and close the file."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.submit(self._drop)

@@ -1,4 +1,4 @@
-"""Rows of the log: how records are inserted, and how they are read back."""
+"""Inserting and reading log rows."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from perdure.store.sqlite.tx import Cells, Statements, Tx
 from perdure.vocab.records import Row
 
 Target = tuple[StreamId, int]
-"""A stream by its name and by its number in this file."""
+"""A stream's name and its row id in this file."""
 
 
 def write_log(tx: Tx, target: Target, first: Seq, entries: Sequence[Entry], *, by: tuple[int, int] | None) -> None:
-    """Insert records with dense seqs from `first`; `by` is the append they belong to, None for admitted ones.
+    """Insert records with dense seqs from `first`; `by` is their append as (fence, n), None for admitted records.
 
     Raises:
         Error: `gate_closed` if a key is taken.
@@ -39,7 +39,7 @@ def write_log(tx: Tx, target: Target, first: Seq, entries: Sequence[Entry], *, b
 
 
 def _taken(tx: Tx, name: StreamId, entries: Iterable[Entry]) -> Error | None:
-    """Which key stood in the way. Rows of this very plan are there too, so a key twice in one plan is found."""
+    """Return the error for the taken key. Rows of this plan are in the log too, so a key used twice in it is found."""
     for entry in entries:
         if entry.key is not None and (found := find_row(tx, name, entry.key)) is not None:
             return key_taken(name, entry.key, found.kind)
@@ -47,13 +47,13 @@ def _taken(tx: Tx, name: StreamId, entries: Iterable[Entry]) -> Error | None:
 
 
 def find_row(tx: Statements, stream: StreamId, key: str) -> Row | None:
-    """The row with this log key."""
+    """Return the row with this log key, or None."""
     found = tx.all("log_find", (key, stream))
     return log_rows(stream, found)[0] if found else None
 
 
 def log_rows(stream: StreamId, cells: Iterable[Cells]) -> tuple[Row, ...]:
-    """Rows of the log as values."""
+    """Convert database rows to log rows."""
     return tuple(
         Row(stream=stream, seq=seq, at=at, kind=kind, data=data, key=key, version=version)
         for seq, at, kind, data, key, version in cells

@@ -1,4 +1,4 @@
-"""Opening a database file: is it ours, is it not newer, bring it forward. Nothing is changed before both are known."""
+"""Opening a database file: refuse foreign and newer files before any change, then migrate forward."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from perdure.errors import Code, Error
 from perdure.store.release import THIS, Migration, Release
 from perdure.store.sqlite.failures import LOCKED_AFTER_S, failure, is_busy
 from perdure.store.sqlite.schema import APPLICATION_ID, migrations, statements
-from perdure.store.steps import SchemaState, Step
+from perdure.store.steps import PendingMigration, SchemaState
 
 Synchronous = Literal["FULL", "NORMAL"]
 T = TypeVar("T")
 
 
 def patiently(action: Callable[[], T], path: Path, *, limit_s: float = LOCKED_AFTER_S) -> T:
-    """Repeat an action while another connection stands in the way.
+    """Retry an action while another connection holds a lock.
 
-    The driver's own waiting grows to 100 ms a try; short random sleeps give a crowd of writers equal chances.
+    The driver's own backoff grows to 100 ms per try; short random sleeps give concurrent writers equal chances.
 
     Raises:
         Error: `store_locked` after `limit_s`.
@@ -41,7 +41,7 @@ def patiently(action: Callable[[], T], path: Path, *, limit_s: float = LOCKED_AF
 
 
 def connect(path: Path, *, synchronous: Synchronous = "FULL", read_only: bool = False) -> sqlite3.Connection:
-    """A connection with our settings. Waiting for locks is ours too, so the driver's is off for writers."""
+    """Open a connection with Perdure's settings. Writers use `patiently`, so the driver's own lock wait is off."""
     wait_s = LOCKED_AFTER_S if read_only else 0
     connection = sqlite3.connect(
         path, timeout=wait_s, isolation_level=None, check_same_thread=False, cached_statements=256
@@ -56,7 +56,7 @@ def connect(path: Path, *, synchronous: Synchronous = "FULL", read_only: bool = 
 
 
 def _set(connection: sqlite3.Connection, pragma: str, path: Path) -> None:
-    # Even a setting reads the file first, which somebody may just be turning into a store.
+    # A pragma reads the file first, and another process may be creating the store in it.
     patiently(lambda: connection.execute(f"PRAGMA {pragma}"), path)
 
 
@@ -64,13 +64,13 @@ def _pragmas(synchronous: Synchronous, read_only: bool) -> list[str]:
     if read_only:
         return ["query_only = 1"]
     pragmas = [f"synchronous = {synchronous}", "foreign_keys = 1", "secure_delete = ON", "wal_autocheckpoint = 0"]
-    if sys.platform == "darwin":  # where a plain fsync does not reach the platter
+    if sys.platform == "darwin":  # a plain fsync does not reach the disk there
         pragmas += ["fullfsync = 1", "checkpoint_fullfsync = 1"]
     return pragmas
 
 
 def empty_wal(connection: sqlite3.Connection, *, limit_s: float = 5.0) -> bool:
-    """Move the write-ahead log into the file and cut it to nothing. False: somebody was in the way all the time."""
+    """Move the write-ahead log into the file and truncate it. Return False if readers prevented that all the time."""
     give_up = time.monotonic() + limit_s
     while time.monotonic() < give_up:
         try:
@@ -86,9 +86,9 @@ def empty_wal(connection: sqlite3.Connection, *, limit_s: float = 5.0) -> bool:
 
 
 def prepare(path: Path, connection: sqlite3.Connection, release: Release = THIS) -> None:
-    """Check that a file is a store of ours (or empty), put it in WAL mode and migrate it forward.
+    """Check that a file is a Perdure store or empty, put it in WAL mode and migrate it forward.
 
-    A file that is ahead of us is used as it is, if it says that we can.
+    A newer store is used unchanged if its minimum code schema allows this version.
     """
     known = migrations(release)
     patiently(lambda: _look_once(path, connection, known), path)
@@ -101,7 +101,7 @@ def prepare(path: Path, connection: sqlite3.Connection, release: Release = THIS)
             hint="put the file on a local disk",
             path=str(path),
         )
-    patiently(lambda: connection.execute("BEGIN IMMEDIATE"), path)  # also proves that we may write
+    patiently(lambda: connection.execute("BEGIN IMMEDIATE"), path)  # fails without write access
     try:
         _migrate(path, connection, known)
         connection.execute("COMMIT")
@@ -112,7 +112,7 @@ def prepare(path: Path, connection: sqlite3.Connection, release: Release = THIS)
 
 
 def inspect(path: Path, release: Release = THIS) -> SchemaState:
-    """How far a file's schema is. Nothing is changed.
+    """Return a file's schema state, without changing the file.
 
     Raises:
         Error: `store_not_ours` or `store_newer`.
@@ -126,25 +126,27 @@ def inspect(path: Path, release: Release = THIS) -> SchemaState:
             connection.close()
     except sqlite3.Error as problem:
         raise failure(problem, path) from problem
-    left = tuple(Step(migration.name, migration.sql) for migration in known[version:])
+    left = tuple(PendingMigration(migration.name, migration.sql) for migration in known[version:])
     return SchemaState(str(path), version, len(known), left)
 
 
 def _migrate(path: Path, connection: sqlite3.Connection, known: Sequence[Migration]) -> None:
-    version, works_from = _look(path, connection, known)  # again, under the lock: another process may have been here
+    version, min_code_schema = _look(
+        path, connection, known
+    )  # again, under the lock: another process may have migrated it
     if version >= len(known):
         return
     for migration in known[version:]:
         for statement in statements(migration.sql):
             connection.execute(statement)
-    works_from = max([works_from, *(migration.works_from for migration in known[version:])])
-    connection.execute("INSERT OR REPLACE INTO store (one, works_from) VALUES (1, ?)", (works_from,))
+    min_code_schema = max([min_code_schema, *(migration.min_code_schema for migration in known[version:])])
+    connection.execute("INSERT OR REPLACE INTO store (one, min_code_schema) VALUES (1, ?)", (min_code_schema,))
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {len(known)}")
 
 
 def _look_once(path: Path, connection: sqlite3.Connection, known: Sequence[Migration]) -> tuple[int, int]:
-    """A look at one moment: somebody may just be making the store, and half of it looks like another application's."""
+    """Run `_look` in one read transaction: a store being created by another process could look foreign in between."""
     connection.execute("BEGIN")
     try:
         return _look(path, connection, known)
@@ -154,40 +156,40 @@ def _look_once(path: Path, connection: sqlite3.Connection, known: Sequence[Migra
 
 
 def _look(path: Path, connection: sqlite3.Connection, known: Sequence[Migration]) -> tuple[int, int]:
-    """The schema version of a file, and from which one on code can work with it; 0 and 0 for an empty one.
+    """Return the schema version of a file and its minimum code schema, both 0 for an empty file.
 
     Raises:
-        Error: `store_not_ours`; `store_newer` if we are not among those that can.
+        Error: `store_not_ours`; `store_newer` if this version is too old for the file.
     """
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if application == APPLICATION_ID:
-        works_from = _works_from(connection, version) if version else 0
-        if works_from > len(known):
-            raise _newer(path, version, works_from, len(known))
-        return version, works_from
+        min_code_schema = _min_code_schema(connection, version) if version else 0
+        if min_code_schema > len(known):
+            raise _newer(path, version, min_code_schema, len(known))
+        return version, min_code_schema
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if application or version or tables:
         raise Error(
             Code.STORE_NOT_OURS,
             "the file is a database of another application; it was not touched",
-            because=f"its application id is {application:#x} and it has {tables} tables and indexes",
+            because=f"the file has application id {application:#x}, and {tables} tables and indexes",
             hint="choose another path for the store",
             path=str(path),
         )
     return 0, 0
 
 
-def _works_from(connection: sqlite3.Connection, version: int) -> int:
+def _min_code_schema(connection: sqlite3.Connection, version: int) -> int:
     (told,) = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'store'").fetchone()
-    return connection.execute("SELECT works_from FROM store").fetchone()[0] if told else version
+    return connection.execute("SELECT min_code_schema FROM store").fetchone()[0] if told else version
 
 
-def _newer(path: Path, version: int, works_from: int, known: int) -> Error:
+def _newer(path: Path, version: int, min_code_schema: int, known: int) -> Error:
     return Error(
         Code.STORE_NEWER,
         f"the store has schema version {version}; this version of perdure knows up to {known}",
-        because=f"it was changed by a later one, and only code from schema {works_from} on can use it",
+        because=f"a later version of perdure migrated the store, which requires code from schema {min_code_schema} on",
         hint="upgrade perdure",
         path=str(path),
     )

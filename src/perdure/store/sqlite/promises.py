@@ -1,4 +1,4 @@
-"""Promises: made, answered once; and the secret that signs their keys."""
+"""Promises: creation and single resolution; the secret that signs their keys."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from perdure.codec import decode, encode
 from perdure.ids import PromiseId
 from perdure.inbox.admit import stream_unknown, wake
-from perdure.store.shapes import Accepted, AlreadyResolved, Resolved, Unknown
+from perdure.store.shapes import Accepted, AlreadyResolved, PromiseUnknown, Resolved
 from perdure.store.sqlite.streams import put
 from perdure.store.sqlite.tx import Cells, Statements, Tx
 from perdure.vocab.promises import PromiseState, Resolution, TimedOut
 
 
 def make_promise(tx: Tx, promise: PromiseState) -> PromiseState:
-    """Create a promise, or find the one that exists."""
+    """Create a promise, or return the existing one."""
     known = read_promise(tx, promise.id)
     if known is not None:
         return known
@@ -28,7 +28,7 @@ def make_promise(tx: Tx, promise: PromiseState) -> PromiseState:
 
 
 def resolve(tx: Tx, promise: PromiseId, resolution: Resolution, now: int, make: PromiseState | None = None) -> Resolved:
-    """Answer a promise, made for it if need be, if nobody was first, and wake who waits."""
+    """Resolve a promise unless it is resolved, and wake the waiting streams; create it first with `make`."""
     if make is not None:
         make_promise(tx, make)
     if tx.run("promise_resolve", (encode(resolution), promise, tx.clock.wall_ms())).rowcount == 1:
@@ -36,7 +36,7 @@ def resolve(tx: Tx, promise: PromiseId, resolution: Resolution, now: int, make: 
         return Accepted()
     known = read_promise(tx, promise)
     if known is None:
-        return Unknown()
+        return PromiseUnknown()
     if known.resolution is None:  # too late
         tx.run("promise_lapse", (encode(TimedOut()), promise))
         wake_waiting(tx, promise, now)
@@ -45,7 +45,7 @@ def resolve(tx: Tx, promise: PromiseId, resolution: Resolution, now: int, make: 
 
 
 def resolve_all(tx: Tx, answers: Sequence[tuple[PromiseState, Resolution]], now: int) -> dict[PromiseId, Resolution]:
-    """Answer several promises, made for it if need be: all of them or none; what stood in the way."""
+    """Resolve several promises, all or none, creating missing ones; return the resolutions that prevented it."""
     moment = tx.clock.wall_ms()
     closed: dict[PromiseId, Resolution] = {}
     for made, _ in answers:
@@ -68,27 +68,27 @@ def wake_waiting(tx: Tx, promise: PromiseId, now: int) -> None:
 
 
 def read_promise(tx: Statements, promise: PromiseId) -> PromiseState | None:
-    """A promise as it is now."""
+    """Return a promise's current state, or None."""
     found = tx.one("promise_read", (promise,))
     return None if found is None else promise_state(found)
 
 
 def promise_state(found: Cells) -> PromiseState:
-    """A promise from its row."""
+    """Convert a row to a promise."""
     promise, stream, resolution, deadline_at, asks, asked_at, consumed_at = found
     return PromiseState(
         id=promise,
         stream=stream,
         resolution=decode(resolution, Resolution) if resolution is not None else None,
         deadline_at=deadline_at,
-        asks=asks,
-        asked_at=asked_at,
+        request_kind=asks,
+        requested_at=asked_at,
         consumed_at=consumed_at,
     )
 
 
 def secret(tx: Tx, name: str) -> bytes:
-    """The secret of that name; made if there is none."""
+    """Return the secret of this name; create it if needed."""
     tx.run("secret_put", (name, os.urandom(32)))
     (value,) = tx.one("secret_read", (name,))
     return value

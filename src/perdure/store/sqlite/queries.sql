@@ -1,4 +1,4 @@
--- Every statement of the store, each under its name; the hot ones are first.
+-- All statements of the store by name; the hot ones are first.
 
 -- name: stream_state
 SELECT id, owner, fence, n, last_seq, format FROM streams WHERE stream = ?
@@ -96,7 +96,7 @@ DELETE FROM snapshots WHERE stream = (SELECT id FROM streams WHERE stream = ?)
 INSERT INTO streams (stream, tenant, kind, name, agent, format, last_seq, fence, n, owner, active, parked, created_at,
     updated_at, queue, priority)
 VALUES (:stream, :tenant, :kind, :name, :agent, :format, 0,
-        coalesce((SELECT fence FROM graves WHERE stream = :stream), 0), 0, NULL, 0, 0, :now, :now, :queue, :priority)
+        coalesce((SELECT fence FROM tombstones WHERE stream = :stream), 0), 0, NULL, 0, 0, :now, :now, :queue, :priority)
 
 -- name: stream_place
 UPDATE streams SET queue = ?, priority = ? WHERE stream = ?
@@ -111,8 +111,8 @@ UPDATE streams SET last_seq = ?, format = ?, updated_at = ? WHERE id = ?
 SELECT id, owner, fence, last_seq, format, active, parked, paused_at FROM streams WHERE stream = ?
 
 -- name: stream_left_waiting
--- Nothing of it is under way, and something has waited in its inbox for two seconds while its owner wrote nothing. One
--- that has not written since it took it (n = 0) is beginning: it is not disturbed.
+-- Neglected: the stream is idle, and an inbox row has waited for two seconds while the owner wrote nothing. An owner
+-- that has not written since its claim (n = 0) is just starting and keeps the stream.
 SELECT 1 FROM streams AS s WHERE s.id = :id AND s.active = 0 AND s.parked = 0 AND s.n > 0 AND s.served_at <= :waited
     AND EXISTS (SELECT 1 FROM inbox AS i WHERE i.stream = s.id AND i.came_at <= :waited)
 
@@ -125,7 +125,7 @@ FROM streams AS s WHERE id = ?
 UPDATE streams SET takeovers = ?, stuck_seq = ? WHERE id = ?
 
 -- name: stream_claim
--- What was given back has killed nobody, so takeovers are counted anew.
+-- A released stream has killed no worker, so takeovers restart at 0.
 UPDATE streams SET takeovers = CASE WHEN owner IS NULL THEN 0 ELSE takeovers END, owner = ?, fence = fence + 1, n = 0
 WHERE id = ?
 
@@ -138,11 +138,11 @@ UPDATE streams SET owner = NULL, fence = fence + 1, n = 0 WHERE id = ? AND activ
 -- name: stream_delete
 DELETE FROM streams WHERE id = ?
 
--- name: grave_find
-SELECT fence FROM graves WHERE stream = ?
+-- name: tombstone_find
+SELECT fence FROM tombstones WHERE stream = ?
 
--- name: grave_dig
-INSERT INTO graves (stream, fence) VALUES (?, ?) ON CONFLICT DO UPDATE SET fence = excluded.fence
+-- name: tombstone_put
+INSERT INTO tombstones (stream, fence) VALUES (?, ?) ON CONFLICT DO UPDATE SET fence = excluded.fence
 
 -- name: admission_find
 SELECT content, turn, input FROM admissions WHERE stream = ? AND source_key = ?
@@ -151,7 +151,7 @@ SELECT content, turn, input FROM admissions WHERE stream = ? AND source_key = ?
 INSERT INTO admissions (stream, source_key, content, turn, input) VALUES (?, ?, ?, ?, ?)
 
 -- name: inbox_insert
-INSERT INTO inbox (stream, source_key, at, came_at, news, data) VALUES (?, ?, ?, ?, ?, ?)
+INSERT INTO inbox (stream, source_key, at, came_at, wakes, data) VALUES (?, ?, ?, ?, ?, ?)
 
 -- name: inbox_last
 SELECT coalesce(max(id), 0) FROM inbox WHERE stream = ?
@@ -163,8 +163,8 @@ SELECT 1 FROM inbox WHERE stream = ? LIMIT 1
 SELECT i.id, i.source_key, i.data, i.at FROM streams AS s JOIN inbox AS i ON i.stream = s.id
 WHERE s.stream = ? ORDER BY i.id
 
--- name: verdict_insert
-INSERT INTO verdicts (stream, fence, n, place, verdict, because) VALUES (?, ?, ?, ?, ?, ?)
+-- name: outbox_rejection_insert
+INSERT INTO outbox_rejections (stream, fence, n, position, verdict, because) VALUES (?, ?, ?, ?, ?, ?)
 
 -- name: log_prune
 DELETE FROM log WHERE stream = ? AND seq = ?
@@ -172,29 +172,29 @@ DELETE FROM log WHERE stream = ? AND seq = ?
 -- name: admission_prune
 DELETE FROM admissions WHERE stream = ? AND source_key = ?
 
--- name: verdicts_read
-SELECT place, verdict, because FROM verdicts WHERE stream = ? AND fence = ? AND n = ?
+-- name: outbox_rejections_read
+SELECT position, verdict, because FROM outbox_rejections WHERE stream = ? AND fence = ? AND n = ?
 
 -- name: promise_insert
 INSERT INTO promises (id, stream, resolution, deadline_at) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING
 
 -- name: promise_ask
-INSERT INTO promises (id, stream, deadline_at, asks, asked_at, tenant) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
+INSERT INTO promises (id, stream, deadline_at, request_kind, requested_at, tenant) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
 
 -- name: promise_read
-SELECT p.id, s.stream, p.resolution, p.deadline_at, p.asks, p.asked_at, p.consumed_at
+SELECT p.id, s.stream, p.resolution, p.deadline_at, p.request_kind, p.requested_at, p.consumed_at
 FROM promises AS p JOIN streams AS s ON s.id = p.stream WHERE p.id = ?
 
--- name: promises_asked
-SELECT p.id, s.stream, p.resolution, p.deadline_at, p.asks, p.asked_at, p.consumed_at
+-- name: promises_requested
+SELECT p.id, s.stream, p.resolution, p.deadline_at, p.request_kind, p.requested_at, p.consumed_at
 FROM promises AS p JOIN streams AS s ON s.id = p.stream
-WHERE p.tenant = ? AND p.asks <> '' AND p.resolution IS NULL AND (p.asked_at, p.id) > (?, ?)
-ORDER BY p.asked_at, p.id LIMIT ?
+WHERE p.tenant = ? AND p.request_kind <> '' AND p.resolution IS NULL AND (p.requested_at, p.id) > (?, ?)
+ORDER BY p.requested_at, p.id LIMIT ?
 
--- name: promises_asked_as
-SELECT p.id, s.stream, p.resolution, p.deadline_at, p.asks, p.asked_at, p.consumed_at
+-- name: promises_requested_as
+SELECT p.id, s.stream, p.resolution, p.deadline_at, p.request_kind, p.requested_at, p.consumed_at
 FROM promises AS p JOIN streams AS s ON s.id = p.stream
-WHERE p.id >= ? AND p.id < ? AND p.tenant = ? AND p.asks <> '' ORDER BY p.id LIMIT ?
+WHERE p.id >= ? AND p.id < ? AND p.tenant = ? AND p.request_kind <> '' ORDER BY p.id LIMIT ?
 
 -- name: promise_resolve
 UPDATE promises SET resolution = ? WHERE id = ? AND resolution IS NULL AND (deadline_at IS NULL OR deadline_at > ?)
@@ -248,11 +248,11 @@ UPDATE streams SET owner = NULL WHERE owner = ?
 DELETE FROM workers WHERE id = ?
 
 -- name: worker_lapse
--- Its lease ends now, and this is when it was last seen.
+-- The lease ends now, which is also the last heartbeat.
 UPDATE workers SET lease_until = ?, lease_ms = 0 WHERE id = ?
 
 -- name: worker_let_go
--- What the dead held and had nothing to do with is as good as given back.
+-- Release the streams of dead workers that have no work.
 UPDATE streams SET owner = NULL WHERE owner = ? AND active = 0 AND parked = 0
     AND NOT EXISTS (SELECT 1 FROM inbox WHERE inbox.stream = streams.id)
     AND NOT EXISTS (SELECT 1 FROM timers WHERE timers.stream = streams.id)
@@ -271,35 +271,35 @@ ON CONFLICT (worker, name, holder) DO UPDATE SET granted = excluded.granted
 DELETE FROM permits WHERE worker = ? AND holder = ?
 
 -- name: work
--- What there is to do, on which stream, since when, and whether it has waited too long for an owner that does nothing.
+-- All work: stream, arrival time, and whether an inbox row has waited too long for the owner.
 SELECT i.stream AS id, i.came_at AS at, i.came_at <= :waited AS waited
-FROM inbox AS i JOIN streams AS p ON p.id = i.stream WHERE i.news OR NOT p.parked
+FROM inbox AS i JOIN streams AS p ON p.id = i.stream WHERE i.wakes OR NOT p.parked
 UNION ALL SELECT stream, due_at, 0 FROM timers WHERE due_at <= :now
 UNION ALL SELECT id, served_at, 0 FROM streams WHERE active = 1
 
 -- name: work_of
--- The same of a few streams: it costs as much as there are of them, however much else there is to do.
+-- The work of a few streams. The cost depends only on the number of these streams.
 SELECT i.stream AS id, i.came_at AS at, i.came_at <= :waited AS waited
 FROM streams AS p JOIN inbox AS i ON i.stream = p.id
-WHERE p.stream IN (SELECT value FROM json_each(:only)) AND (i.news OR NOT p.parked)
+WHERE p.stream IN (SELECT value FROM json_each(:only)) AND (i.wakes OR NOT p.parked)
 UNION ALL SELECT t.stream, t.due_at, 0 FROM streams AS p JOIN timers AS t ON t.stream = p.id
 WHERE p.stream IN (SELECT value FROM json_each(:only)) AND t.due_at <= :now
 UNION ALL SELECT id, served_at, 0 FROM streams WHERE stream IN (SELECT value FROM json_each(:only)) AND +active = 1
 
 -- name: ready
--- Streams with work that a worker may drive, since when, and in which round of their tenant they are served. It is none
--- of those that are told to be alive, so what it holds itself is among them; what it drives is told as well.
+-- Streams with work that a worker may drive, with ready time and round within the tenant. The list of live workers does
+-- not contain this worker, so its own streams are included. The list of excluded streams contains those that it drives.
 SELECT w.*, row_number() OVER (PARTITION BY w.priority, w.tenant ORDER BY w.since, w.id) AS round FROM (
     SELECT s.id, s.stream, s.tenant, s.owner, coalesce(s.priority, json_extract(a.value, '$[1]'), 0) AS priority,
         coalesce(s.queue, json_extract(a.value, '$[0]'), 'default') AS queue, max(s.served_at, min(k.at)) AS since
     FROM ({work}) AS k CROSS JOIN streams AS s ON s.id = k.id LEFT JOIN json_each(:agents) AS a ON a.key = s.agent
     WHERE s.paused_at IS NULL AND s.format <= :format AND (:tenant IS NULL OR s.tenant = :tenant) AND (:agents IS NULL OR a.key IS NOT NULL)
-        AND s.stream NOT IN (SELECT value FROM json_each(:besides))
+        AND s.stream NOT IN (SELECT value FROM json_each(:driving))
         AND (
             s.owner IS NULL
             OR s.owner NOT IN (SELECT value FROM json_each(:alive))
             OR (k.waited AND s.active = 0 AND s.parked = 0 AND s.n > 0 AND s.served_at <= :waited)
-        ) AND (:suspects = 'also' OR (:suspects = 'only') = (
+        ) AND (:quarantined = 'also' OR (:quarantined = 'only') = (
             s.owner IS NOT NULL AND s.owner <> :worker AND s.takeovers > 0 AND s.stuck_seq =
                 coalesce((SELECT seq FROM log WHERE stream = s.id AND fence IS NOT NULL ORDER BY seq DESC LIMIT 1), 0)
         ))
@@ -367,7 +367,7 @@ INSERT INTO titles (stream, title) VALUES (?, ?) ON CONFLICT DO UPDATE SET title
 DELETE FROM tags WHERE stream = ?
 
 -- name: tag_put
--- What has ended is not live any more.
+-- An ended stream gets no tag that begins with `live:`.
 INSERT INTO tags (tenant, tag, stream) SELECT :tenant, :tag, :stream
 WHERE NOT (:tag >= 'live:' AND :tag < 'live;' AND EXISTS (SELECT 1 FROM log WHERE stream = :stream AND key = 'process:end'))
 ON CONFLICT DO NOTHING

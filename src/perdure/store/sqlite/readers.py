@@ -1,4 +1,4 @@
-"""Reading connections: one for point reads on the event loop, a few threads for reads that may be long."""
+"""Reading connections: point reads on the event loop, a few threads for longer reads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BULK_THREADS = 3
 
 
 class Readers:
-    """Every connection here is `query_only`."""
+    """A pool of `query_only` connections."""
 
     def __init__(self, path: Path, counters: Counters) -> None:
         self._path = path
@@ -31,15 +31,15 @@ class Readers:
         self._pool = ThreadPoolExecutor(BULK_THREADS, thread_name_prefix="perdure-reader")
 
     def point(self, read: Callable[[Statements], T]) -> T:
-        """A read of a few rows, done on the caller: a thread hop would cost more than the read."""
+        """Read a few rows on the calling thread: a thread hop would cost more than the read."""
         return self._with_connection(read)
 
     def here(self, read: Callable[[Statements], T]) -> T:
-        """A read of a few rows in one consistent view, done on the caller."""
+        """Read a few rows in one consistent view on the calling thread."""
         return self._consistent(read)
 
     async def bulk(self, read: Callable[[Statements], T]) -> T:
-        """A read of any size, in one consistent view, on a thread of its own."""
+        """Read any number of rows in one consistent view on a reader thread."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, self._consistent, read)
 
     async def blocking(self, work: Callable[[], T]) -> T:
@@ -61,7 +61,7 @@ class Readers:
         try:
             result = read(Statements(connection, self._counters))
         except sqlite3.Error as problem:
-            connection.close()  # whatever was wrong with it, the next read starts afresh
+            connection.close()  # the next read opens a new connection
             raise failure(problem, self._path) from problem
         except BaseException:
             self._give_back(connection)
@@ -83,7 +83,7 @@ class Readers:
             self._idle.append(connection)
 
     def close(self) -> None:
-        """Wait for reads under way, and close every connection."""
+        """Wait for running reads, and close every connection."""
         self._pool.shutdown()
         with self._lock:
             while self._idle:

@@ -1,4 +1,4 @@
-"""What is read: rows into values, one function a question. Nothing here writes."""
+"""Read operations: one function per query, rows into values. Nothing here writes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from perdure.errors import Code, Error
 from perdure.ids import BlobHash, PromiseId, Seq, StreamId, Tenant, WorkerId
 from perdure.store.shapes import Diagnosis, Head, InboxRow, Loaded, StreamInfo
 from perdure.store.sqlite.claims import find_worker, list_workers
-from perdure.store.sqlite.leases import Leases
+from perdure.store.sqlite.leases import SqliteLeases
 from perdure.store.sqlite.log import find_row, log_rows
 from perdure.store.sqlite.promises import promise_state
 from perdure.store.sqlite.schema import SCHEMA_VERSION
@@ -26,13 +26,13 @@ _NO_LIMIT = -1
 
 
 def next_due(on: Statements) -> int | None:
-    """The earliest timer."""
+    """Return the earliest due time of all timers, or None."""
     (due_at,) = on.one("timer_next")
     return due_at
 
 
 def load(on: Statements, stream: StreamId, code: str, *, limit: int | None = None) -> Loaded:
-    """Snapshot, the rows after it, the inbox."""
+    """Return the snapshot of this code version, the rows after it and the inbox."""
     found = on.one("snapshot_read", (stream, code))
     snapshot = Snapshot(*found) if found else None
     rows = read(on, stream, after=snapshot.seq if snapshot else Seq(0), until=None, limit=limit)
@@ -40,30 +40,30 @@ def load(on: Statements, stream: StreamId, code: str, *, limit: int | None = Non
 
 
 def read(on: Statements, stream: StreamId, *, after: Seq, until: Seq | None, limit: int | None) -> tuple[Row, ...]:
-    """Log rows in order."""
+    """Return log rows in order; `after` is exclusive, `until` inclusive."""
     bounds = (stream, after, _MAX if until is None else until, _NO_LIMIT if limit is None else limit)
     return log_rows(stream, on.all("log_read", bounds))
 
 
 def find(on: Statements, stream: StreamId, key: str) -> Row | None:
-    """The row with this log key."""
+    """Return the row with this log key, or None."""
     return find_row(on, stream, key)
 
 
 def count(on: Statements, stream: StreamId, begins: str, until: Seq) -> int:
-    """How many rows have a log key that begins like this."""
+    """Return the number of rows up to `until` whose log key begins with `begins`."""
     return on.one("log_count", (begins, f"{begins}\U0010ffff", until, stream))[0]
 
 
 def inbox(on: Statements, stream: StreamId) -> tuple[InboxRow, ...]:
-    """What waits for a stream."""
+    """Return a stream's queued inbox rows, oldest first."""
     return tuple(
         InboxRow(id, stream, source_key, data, at) for id, source_key, data, at in on.all("inbox_read", (stream,))
     )
 
 
-def stream(on: Statements, leases: Leases, name: StreamId) -> StreamInfo | None:
-    """One stream's row."""
+def stream(on: Statements, leases: SqliteLeases, name: StreamId) -> StreamInfo | None:
+    """Return one stream's row, or None."""
     found = on.one("stream_read", (name,))
     if found is None:
         return None
@@ -73,20 +73,20 @@ def stream(on: Statements, leases: Leases, name: StreamId) -> StreamInfo | None:
 
 
 def asked(on: Statements, tenant: Tenant, limit: int, after: tuple[int, PromiseId] | None) -> tuple[PromiseState, ...]:
-    """What people are asked and have not answered, the longest waiting first."""
-    found = on.all("promises_asked", (tenant, *(after or (-1, "")), limit))
+    """Return unresolved requests to people, oldest first."""
+    found = on.all("promises_requested", (tenant, *(after or (-1, "")), limit))
     return tuple(promise_state(row) for row in found)
 
 
 def asked_as(on: Statements, tenant: Tenant, prefix: str, limit: int) -> tuple[PromiseState, ...]:
-    """What people were asked under ids that begin like this."""
-    found = on.all("promises_asked_as", (prefix, f"{prefix}\U0010ffff", tenant, limit))
+    """Return requests to people whose promise id begins with `prefix`."""
+    found = on.all("promises_requested_as", (prefix, f"{prefix}\U0010ffff", tenant, limit))
     return tuple(promise_state(row) for row in found)
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """Which streams are listed, after which, and how many."""
+class SqlitePage:
+    """A page of a stream list: filters, position and limit."""
 
     tenant: Tenant
     kind: str
@@ -95,8 +95,8 @@ class Page:
     tag: str | None
 
 
-def streams(on: Statements, leases: Leases, page: Page) -> tuple[StreamInfo, ...]:
-    """A page of streams."""
+def streams(on: Statements, leases: SqliteLeases, page: SqlitePage) -> tuple[StreamInfo, ...]:
+    """Return a page of streams, most recently changed first."""
     alive = {row.id for row in list_workers(on) if not leases.is_gone(row)}
     rest = (page.kind, *(page.before or (_MAX, "")), page.limit)
     if page.tag is None:
@@ -107,8 +107,8 @@ def streams(on: Statements, leases: Leases, page: Page) -> tuple[StreamInfo, ...
 
 
 @dataclass(frozen=True, slots=True)
-class NewestPage:
-    """Which streams are listed in the order of their making, after which, and how many."""
+class SqliteNewestPage:
+    """A page of a stream list in creation order: filters, position and limit."""
 
     tenant: Tenant
     kind: str
@@ -118,8 +118,8 @@ class NewestPage:
     agent: str | None
 
 
-def newest(on: Statements, leases: Leases, page: NewestPage) -> tuple[StreamInfo, ...]:
-    """A page of streams, the latest made first."""
+def newest(on: Statements, leases: SqliteLeases, page: SqliteNewestPage) -> tuple[StreamInfo, ...]:
+    """Return a page of streams, most recently created first."""
     alive = {row.id for row in list_workers(on) if not leases.is_gone(row)}
     holes = {"tenant": page.tenant, "kind": page.kind, "tag": page.tag, "agent": page.agent, "limit": page.limit}
     holes |= {"before": _MAX if page.before is None else page.before}
@@ -127,13 +127,13 @@ def newest(on: Statements, leases: Leases, page: NewestPage) -> tuple[StreamInfo
 
 
 def marks(on: Statements, streams: Sequence[StreamId], key: str) -> tuple[Row, ...]:
-    """The first record of each stream, and the one under a log key."""
+    """Return the first record of each stream and its record under a log key."""
     found = on.all("log_marks", {"streams": json.dumps(streams), "key": key})
     return tuple(row for stream, *cells in found for row in log_rows(stream, [tuple(cells)]))
 
 
 def heads(on: Statements, streams: Sequence[StreamId]) -> dict[StreamId, Head]:
-    """Where streams end."""
+    """Return the heads of those streams that exist."""
     found = on.all("stream_heads", (json.dumps(streams),))
     return {stream: Head(*head) for stream, *head in found}
 
@@ -166,15 +166,15 @@ def _info(row: Cells, alive: set[WorkerId]) -> StreamInfo:
 
 
 def blob(on: Statements, hash: BlobHash, stream: StreamId | None) -> Blob:
-    """Stored bytes; with a stream, only if it holds a reference."""
+    """Return stored bytes; with `stream`, only if that stream refers to them."""
     found = on.one("blob_read", (hash,)) if stream is None else on.one("blob_read_held", (hash, stream))
     if found is None:
-        raise Error(Code.BLOB_UNKNOWN, "there are no stored bytes of this name", blob=hash)
+        raise Error(Code.BLOB_UNKNOWN, "unknown blob", blob=hash)
     return Blob(hash, *found)
 
 
-def check(on: Statements, leases: Leases) -> tuple[Diagnosis, ...]:
-    """Integrity, references, schema version, write-ahead log, stuck leases."""
+def check(on: Statements, leases: SqliteLeases) -> tuple[Diagnosis, ...]:
+    """Check integrity, references, schema version, write-ahead log and unfinished streams without a live worker."""
     return (
         _integrity(on),
         _references(on),
@@ -208,10 +208,10 @@ def _pragma(on: Statements, name: str, expected: int | str, what: str) -> Diagno
     return Diagnosis("ok" if value == expected else "fail", what, f"{value}, expected {expected}")
 
 
-def _stuck(on: Statements, leases: Leases) -> Diagnosis:
+def _stuck(on: Statements, leases: SqliteLeases) -> Diagnosis:
     rows = on.all("stream_unfinished")
     stuck = sum(count for owner, count in rows if owner is None or leases.is_gone(find_worker(on, owner)))
     if stuck:
-        detail = f"{stuck} unfinished streams have no live worker; any worker will take them"
+        detail = f"{stuck} unfinished streams have no live worker; any worker can claim them"
         return Diagnosis("warn", "leases", detail)
     return Diagnosis("ok", "leases", "no unfinished stream is without a live worker")

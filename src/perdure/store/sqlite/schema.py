@@ -1,4 +1,4 @@
-"""The SQL files of this folder, read once: named queries, numbered migrations, the schema they lead to."""
+"""The SQL files of this folder, read once: named queries, numbered migrations, the resulting schema."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def _text(name: str) -> str:
 
 
 def _named(text: str) -> dict[str, str]:
-    """Split `-- name: x` blocks."""
+    """Split a file into its `-- name: x` blocks."""
     _, *blocks = text.split("-- name: ")
     named = {name.strip(): sql.strip() for name, _, sql in (block.partition("\n") for block in blocks)}
     named["claimable_of"] = named["claimable"].replace("{ready}", named["ready"].replace("{work}", "{work_of}"))
@@ -24,13 +24,13 @@ def _named(text: str) -> dict[str, str]:
 
 
 def statements(script: str) -> list[str]:
-    """The statements of a schema script. Its comments are whole lines, and no literal in it holds a semicolon."""
+    """Split a schema script into statements. Comments must be whole lines, and literals must not contain semicolons."""
     code = "\n".join(line for line in script.splitlines() if not line.lstrip().startswith("--"))
     return [statement.strip() for statement in code.split(";") if statement.strip()]
 
 
 def schema() -> str:
-    """`schema.sql`."""
+    """Return the text of `schema.sql`."""
     return _text("schema.sql")
 
 
@@ -38,7 +38,7 @@ _MIGRATIONS = ("0001_init.sql",)
 
 
 def migrations(release: Release = THIS) -> tuple[Migration, ...]:
-    """The migrations of a release in order; the number of the last one is its schema version."""
+    """Return the migrations of a release in order; the number of the last one is its schema version."""
     return (*(Migration.of(name, _text(f"migrations/{name}")) for name in _MIGRATIONS), *release.later)
 
 

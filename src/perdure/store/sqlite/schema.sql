@@ -1,13 +1,13 @@
--- The schema as all migrations leave it, for reading. A test proves them equal.
+-- The schema after all migrations, for reading. A test proves that both are equal.
 
--- Which code can work with this file: schema version is `user_version`, and code must know `works_from` at least.
+-- Code compatibility: `user_version` is the schema version; code must know schema `min_code_schema` or later.
 CREATE TABLE store (
     one INTEGER PRIMARY KEY CHECK (one = 1),
-    works_from INTEGER NOT NULL
+    min_code_schema INTEGER NOT NULL
 );
 
--- takeovers: how often it was taken from a worker that did not give it back, while its last owned record was stuck_seq.
--- served_at: when its owner last wrote.
+-- takeovers: claims from owners that did not release the stream, while its last owned record was stuck_seq.
+-- served_at: time of the owner's last write.
 CREATE TABLE streams (
     id INTEGER PRIMARY KEY,
     stream TEXT NOT NULL UNIQUE,
@@ -34,8 +34,8 @@ CREATE TABLE streams (
 );
 CREATE INDEX streams_active ON streams (active) WHERE active = 1;
 
--- In the order of writing: the appends of many streams share pages, so a group commit writes few of them, and long records
--- stay on their page. fence and n name the append that wrote a row; they are null for what was admitted by somebody else.
+-- In write order: the appends of many streams share pages, so a group commit writes few pages, and long records stay on
+-- their page. fence and n identify the append that wrote a row; both are null for admitted rows.
 CREATE TABLE log (
     id INTEGER PRIMARY KEY,
     stream INTEGER NOT NULL REFERENCES streams (id) ON DELETE CASCADE,
@@ -48,7 +48,7 @@ CREATE TABLE log (
     n INTEGER,
     data BLOB NOT NULL
 );
-CREATE UNIQUE INDEX log_place ON log (stream, seq);
+CREATE UNIQUE INDEX log_seq ON log (stream, seq);
 CREATE UNIQUE INDEX log_key ON log (stream, key) WHERE key IS NOT NULL;
 
 CREATE TABLE admissions (
@@ -60,45 +60,45 @@ CREATE TABLE admissions (
     PRIMARY KEY (stream, source_key)
 ) WITHOUT ROWID;
 
--- AUTOINCREMENT: an id that was consumed never comes back as another item. news: it wakes a parked stream.
--- came_at: when it was put here; at: when it was sent.
+-- AUTOINCREMENT: the id of a consumed row is never reused. wakes: the row wakes a parked stream.
+-- came_at: time of arrival; at: time of sending.
 CREATE TABLE inbox (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     stream INTEGER NOT NULL REFERENCES streams (id) ON DELETE CASCADE,
     source_key TEXT NOT NULL,
     at INTEGER NOT NULL,
     came_at INTEGER NOT NULL,
-    news INTEGER NOT NULL,
+    wakes INTEGER NOT NULL,
     data BLOB NOT NULL
 );
 CREATE INDEX inbox_stream ON inbox (stream);
 
--- What became of a send of an append (fence, n) that was not accepted. One that has no row here was.
-CREATE TABLE verdicts (
+-- Rejected outbox entries of an append (fence, n). An entry without a row here was accepted.
+CREATE TABLE outbox_rejections (
     stream INTEGER NOT NULL REFERENCES streams (id) ON DELETE CASCADE,
     fence INTEGER NOT NULL,
     n INTEGER NOT NULL,
-    place INTEGER NOT NULL,
+    position INTEGER NOT NULL,
     verdict TEXT NOT NULL,
     because TEXT NOT NULL,
-    PRIMARY KEY (stream, fence, n, place)
+    PRIMARY KEY (stream, fence, n, position)
 ) WITHOUT ROWID;
 
--- asks: what people are asked for; then the tenant is repeated, so that a list of it never leads through another's rows.
+-- request_kind: the kind of decision requested from a person. Such rows repeat the tenant: a list reads no other tenant's rows.
 CREATE TABLE promises (
     id TEXT PRIMARY KEY,
     stream INTEGER NOT NULL REFERENCES streams (id) ON DELETE CASCADE,
     resolution BLOB,
     deadline_at INTEGER,
-    asks TEXT NOT NULL DEFAULT '',
-    asked_at INTEGER,
+    request_kind TEXT NOT NULL DEFAULT '',
+    requested_at INTEGER,
     tenant TEXT NOT NULL DEFAULT '',
     consumed_at INTEGER
 ) WITHOUT ROWID;
 CREATE INDEX promises_stream ON promises (stream);
-CREATE INDEX promises_asked ON promises (tenant, asked_at, id) WHERE asks <> '' AND resolution IS NULL;
+CREATE INDEX promises_requested ON promises (tenant, requested_at, id) WHERE request_kind <> '' AND resolution IS NULL;
 
--- Not bound to `promises`: a stream may wait for a promise whose owner is deleted meanwhile, and is woken then.
+-- No reference to `promises`: if the owner of a promise is deleted, the streams that wait for it are woken.
 CREATE TABLE waits (
     promise TEXT NOT NULL,
     stream INTEGER NOT NULL REFERENCES streams (id) ON DELETE CASCADE,
@@ -135,7 +135,7 @@ CREATE TABLE snapshots (
     data BLOB NOT NULL
 );
 
--- lease_until counts milliseconds of the boot named beside it. locked: the worker holds an OS lock on its own file.
+-- lease_until: milliseconds on the monotonic clock of `boot`. locked: the worker holds an OS lock on its own file.
 CREATE TABLE workers (
     id TEXT PRIMARY KEY,
     pid INTEGER NOT NULL,
@@ -150,7 +150,7 @@ CREATE TABLE workers (
     queues TEXT
 ) WITHOUT ROWID;
 
--- What a worker may do at once with others of the fleet, or (not granted) waits for; the lowest id is first.
+-- Granted and queued (not granted) permits of fleet-wide limits; the lowest id is first in the queue.
 CREATE TABLE permits (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     name TEXT NOT NULL,
@@ -161,8 +161,8 @@ CREATE TABLE permits (
     UNIQUE (worker, name, holder)
 );
 
--- The fence a deleted stream had: one that takes its name starts above it.
-CREATE TABLE graves (
+-- Tombstones: the fence of each deleted stream. A new stream of the same name starts above it.
+CREATE TABLE tombstones (
     stream TEXT PRIMARY KEY,
     fence INTEGER NOT NULL
 ) WITHOUT ROWID;
@@ -172,13 +172,13 @@ CREATE TABLE secrets (
     value BLOB NOT NULL
 ) WITHOUT ROWID;
 
--- How a session is listed and found: a projection of its `title_set` and `tags_set` records.
+-- Titles for session lists. Titles and tags are projections of `title_set` and `tags_set` records.
 CREATE TABLE titles (
     stream INTEGER PRIMARY KEY REFERENCES streams (id) ON DELETE CASCADE,
     title TEXT NOT NULL
 );
 
--- The tenant is repeated so that one tenant's tags never lead through another's rows.
+-- The tenant is repeated, so that a query for a tag reads no other tenant's rows.
 CREATE TABLE tags (
     tenant TEXT NOT NULL,
     tag TEXT NOT NULL,

@@ -1,4 +1,4 @@
-"""`SqliteStore`: the store protocol on one SQLite file. Writes go through one writer, reads beside it."""
+"""`SqliteStore`: the store protocol on one SQLite file. One writer serves all writes; reads run concurrently."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from perdure.errors import Code, Error
 from perdure.ids import BlobHash, PromiseId, Seq, StreamId, Tenant, WorkerId
 from perdure.inbox.admit import Admission, Delivery, stream_unknown
 from perdure.store.locks import WorkerLocks, boot_id
-from perdure.store.permits import Ask, Permit
+from perdure.store.permits import Permit, PermitRequest
 from perdure.store.release import THIS, Release
 from perdure.store.shapes import (
     EVERYTHING,
     START,
+    AlreadyOwned,
     Annotated,
     Claim,
     Counters,
     Diagnosis,
     Head,
-    Held,
     InboxRow,
     Intervened,
     Loaded,
-    Ready,
+    ReadyStream,
     Resolved,
     Serves,
     StreamInfo,
@@ -42,7 +42,7 @@ from perdure.store.shapes import (
 )
 from perdure.store.sqlite import admissions, appends, changes, claims, promises, reads
 from perdure.store.sqlite.failures import failure
-from perdure.store.sqlite.leases import Leases, WorkerRow
+from perdure.store.sqlite.leases import SqliteLeases, SqliteWorkerRow
 from perdure.store.sqlite.live import SqliteChannel
 from perdure.store.sqlite.migrate import Synchronous, connect, empty_wal, prepare
 from perdure.store.sqlite.readers import Readers
@@ -54,13 +54,13 @@ from perdure.vocab.records import Row
 T = TypeVar("T")
 
 FEW = 32
-"""So many rows are read on the caller, because a thread would cost more than the read."""
+"""Maximum number of rows to read on the calling thread: a thread hop would cost more than the read."""
 
 FEW_HEADS = 500
-"""Where so many streams end is read on the caller."""
+"""Maximum number of stream heads to read on the calling thread."""
 
 FAST_LOOK_S = 0.001
-"""If the last look for work took less, so may the next, and it is done on the caller."""
+"""Maximum duration of the last work scan for the next one to run on the calling thread."""
 
 _living: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
 
@@ -68,8 +68,8 @@ _living: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
 class SqliteStore:
     """Streams in one file, shared by any number of processes of one machine.
 
-    `synchronous="FULL"` survives a power cut; "NORMAL" is faster and may lose the last commits in one, though never
-    what an application crash could lose. A store does not survive `os.fork`: every call in the child is refused.
+    `synchronous="FULL"` survives a power cut. "NORMAL" is faster, but a power cut may lose the last commits; a crash of
+    the application loses none. A store does not survive `os.fork`: every call in the child is refused.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class SqliteStore:
         self._synchronous: Synchronous = synchronous
         self._locks = WorkerLocks(self.path.with_name(f"{self.path.name}-workers"))
         self._release = release
-        self._leases = Leases(clock, lease_ms, boot_id(), self._locks, release.format)
+        self._leases = SqliteLeases(clock, lease_ms, boot_id(), self._locks, release.format)
         self._writer: Writer | None = None
         self._readers: Readers | None = None
         self._forked = False
@@ -96,7 +96,7 @@ class SqliteStore:
         _living.add(self)
 
     async def open(self) -> None:
-        """Connect, check that the file is ours and not newer, migrate it forward. Parent folders are created."""
+        """Connect, refuse a foreign or newer file, and migrate it forward. Parent folders are created."""
         self._refuse_in_child()
         if self._writer is not None:
             return
@@ -134,7 +134,7 @@ class SqliteStore:
         return connection
 
     async def close(self) -> None:
-        """Finish what was submitted, release connections and locks. Safe to call twice."""
+        """Finish submitted writes, release connections and locks. Safe to call twice."""
         writer, self._writer = self._writer, None
         readers, self._readers = self._readers, None
         if self._forked or writer is None or readers is None:
@@ -182,11 +182,11 @@ class SqliteStore:
         concurrency: int = 0,
         queues: tuple[str, ...] | None = None,
     ) -> None:
-        """Make a worker known and alive, and take its lock."""
+        """Register a worker as alive, and take its lock."""
         locked = await self._reading().blocking(lambda: self._locks.hold(worker))
         leases = self._leases
         leases.adopt(worker)
-        row = WorkerRow(
+        row = SqliteWorkerRow(
             id=worker,
             pid=pid,
             version=version,
@@ -202,54 +202,56 @@ class SqliteStore:
         await self._write(lambda tx: claims.register(tx, row))
 
     async def renew(self, worker: WorkerId) -> None:
-        """Extend a worker's lease: one statement, whatever it holds."""
+        """Extend a worker's lease with one statement, regardless of the number of its streams."""
         await self._write(lambda tx: claims.renew(tx, worker))
 
     def lease_live(self, worker: WorkerId) -> bool:
-        """Whether the last lease of this worker that became durable has certainly not lapsed."""
+        """Return whether the last durable lease of this worker has certainly not lapsed."""
         self._refuse_in_child()
         return self._leases.live(worker)
 
-    async def retire(self, worker: WorkerId, *, loose_ends: bool = False) -> None:
-        """The worker ends in order: what it held is free at once, its lock and lock file are gone.
+    async def deregister(self, worker: WorkerId, *, abandoned_calls: bool = False) -> None:
+        """Deregister a worker: release its streams at once, and remove its lock and lock file.
 
-        With loose ends its row stays, and so does its lock, for as long as this process lives.
+        With `abandoned_calls`, its row and its lock stay for the lifetime of this process.
         """
-        await self._write(lambda tx: claims.retire(tx, worker, remove=not loose_ends))
+        await self._write(lambda tx: claims.deregister(tx, worker, remove=not abandoned_calls))
         self._leases.forget(worker)
-        if loose_ends:
+        if abandoned_calls:
             self._locks.keep(worker)
         else:
             self._locks.release(worker)
 
     async def workers(self) -> tuple[WorkerInfo, ...]:
-        """All workers that are known."""
+        """Return all registered workers."""
         loads = self._reading().point(claims.loads)
         found = self._reading().point(claims.list_workers)
         return tuple(self._leases.info(row, loads.get(row.id, (0, 0))) for row in found)
 
     async def is_dead(self, worker: WorkerId) -> bool:
-        """Whether its lock is free, its boot over, or its row gone. A lapsed lease alone is not certainty."""
+        """Return whether the worker's lock is free, its boot is over, or its row is deleted.
+
+        A lapsed lease proves nothing."""
         return self._leases.is_dead(self._reading().point(lambda on: claims.find_worker(on, worker)))
 
     async def exchange(
-        self, worker: WorkerId, *, asks: Sequence[Ask] = (), back: Sequence[str] = (), now: int
+        self, worker: WorkerId, *, asks: Sequence[PermitRequest] = (), back: Sequence[str] = (), now: int
     ) -> frozenset[str]:
-        """Give permits back, and ask for others."""
+        """Release permits and request others; return the holders whose permits are granted."""
         return await self._write(lambda tx: claims.exchange(tx, worker, asks, back, now))
 
     async def permits(self) -> tuple[Permit, ...]:
-        """Every permit that is held or waited for, in the order of asking."""
+        """Return all granted and queued permits, in request order."""
         return self._reading().point(lambda on: claims.permits(on, self._leases))
 
     def abandon(self, worker: WorkerId) -> None:
-        """For tests: from now on the worker looks as if its process had been killed."""
+        """Make the worker look as if its process had been killed (for tests)."""
         self._leases.abandon(worker)
 
     # --- streams
 
     def append(self, plan: Plan) -> asyncio.Future[Receipt]:
-        """Make a plan durable: all of it, or nothing. Submitted at the call; the future ends when it is durable."""
+        """Make a plan durable, all or nothing. The call submits it; the future ends once it is durable or refused."""
         try:
             weight = check_budget(plan)
             if plan.blobs:
@@ -260,62 +262,62 @@ class SqliteStore:
         except Error as refusal:
             future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
             future.set_exception(refusal)
-            future.exception()  # nobody has to await it
+            future.exception()  # mark as retrieved: callers need not await an append
             return future
 
     async def admit(self, delivery: Delivery, *, claim_for: WorkerId | None = None) -> Admission:
-        """Put something into a stream's inbox, once. With `claim_for`, also claim the stream if it is free and idle."""
+        """Put a delivery into a stream's inbox once. With `claim_for`, also claim the stream if idle and unowned."""
         weight = sum(len(blob.data) for blob in delivery.blobs)
         return await self._write(lambda tx: admissions.admit(tx, delivery, claim_for), weight=weight)
 
     async def annotate(self, stream: StreamId, entry: Entry, *, label: Label | None = None) -> Annotated:
-        """Append an admitted record, by anyone, unfenced. `entry.key` decides: the first one stands."""
+        """Append an admitted record, without a fence. The first record under `entry.key` wins."""
         return await self._write(lambda tx: changes.annotate(tx, stream, entry, label))
 
     async def annotate_all(self, notes: Sequence[Note]) -> tuple[Annotated, ...]:
-        """Append admitted records to several streams: all or nothing."""
+        """Append admitted records to several streams, all or nothing."""
         return await self._write(
             lambda tx: tuple(changes.annotate(tx, note.stream, note.entry, note.label) for note in notes)
         )
 
     async def intervene(self, intervention: Intervention) -> Intervened:
-        """Do something to a stream from outside, in one transaction."""
+        """Apply a control write in one transaction."""
         new = intervention.delivery
         weight = sum(len(blob.data) for blob in new.blobs) if new is not None else 0
         return await self._write(lambda tx: changes.intervene(tx, intervention), weight=weight)
 
     async def redact(self, redaction: Redaction) -> Annotated:
-        """Take what a record said out of the file and out of its write-ahead log; once."""
+        """Delete a record's content from the file and its write-ahead log, once."""
         noted = await self._write(lambda tx: changes.redact(tx, redaction))
         await self._reading().blocking(self._empty_wal)
         return noted
 
     async def amend(self, amendment: Amendment) -> Annotated:
-        """Add a record, with the bytes it brings and without those it lets go."""
+        """Append one record to an unowned stream, or return the record that already has its log key."""
         weight = len(amendment.entry.data) + sum(len(blob.data) for blob in amendment.blobs)
         return await self._write(lambda tx: changes.amend(tx, amendment), weight=weight)
 
     async def create(self, new: NewStream) -> None:
-        """A stream with its past, all of it or nothing."""
+        """Create a stream with its history, all or nothing."""
         weight = sum(len(entry.data) for entry in new.entries) + sum(len(blob.data) for blob in new.blobs)
         await self._write(lambda tx: changes.create(tx, new), weight=weight)
 
-    async def claim(self, stream: StreamId, worker: WorkerId) -> Claim | Held | None:
-        """Take a stream that no live worker holds (or that this worker holds). Raises the fence."""
+    async def claim(self, stream: StreamId, worker: WorkerId) -> Claim | AlreadyOwned | None:
+        """Claim a stream that no live worker owns, or that this worker owns; raise its fence."""
         return await self._write(lambda tx: claims.claim(tx, stream, worker))
 
     async def claimable(
         self, worker: WorkerId, *, limit: int, now: int, serves: Serves = EVERYTHING
     ) -> tuple[StreamId, ...]:
-        """Streams with work that this worker may drive, in order."""
-        asked = claims.Asked(worker, limit, now, serves)
-        if self._look_s < FAST_LOOK_S:  # as every look of an idle worker: a thread would cost several times as much
+        """Return streams with work that this worker may drive, in order."""
+        asked = claims.SqliteClaimQuery(worker, limit, now, serves)
+        if self._look_s < FAST_LOOK_S:  # as in every idle worker: a thread hop would cost several times as much
             found = self._reading().here(lambda on: self._look(on, asked))
         else:
             found = await self._reading().bulk(lambda on: self._look(on, asked))
         return tuple(stream for _, stream, _, _ in found)
 
-    def _look(self, on: Statements, asked: claims.Asked) -> list[tuple[int, StreamId, WorkerId | None, str]]:
+    def _look(self, on: Statements, asked: claims.SqliteClaimQuery) -> list[tuple[int, StreamId, WorkerId | None, str]]:
         began = time.perf_counter()
         found = claims.claimable(on, self._leases, asked)
         self._look_s = time.perf_counter() - began
@@ -323,35 +325,35 @@ class SqliteStore:
 
     async def claim_ready(
         self, worker: WorkerId, *, limit: int, now: int, serves: Serves = EVERYTHING
-    ) -> tuple[Ready, ...]:
-        """What `claimable` tells, and those that nobody holds are claimed with it."""
-        asked = claims.Asked(worker, limit, now, serves)
+    ) -> tuple[ReadyStream, ...]:
+        """Return claimable streams and claim the free ones in the same transaction."""
+        asked = claims.SqliteClaimQuery(worker, limit, now, serves)
         return await self._write(lambda tx: claims.claim_ready(tx, asked))
 
     async def place(self, stream: StreamId, queue: str | None, priority: int | None) -> None:
-        """Give a stream a queue and a priority of its own."""
+        """Set a stream's own queue and priority."""
         if (await self._write(lambda tx: tx.run("stream_place", (queue, priority, stream)).rowcount)) != 1:
             raise stream_unknown(stream)
 
     async def next_due(self) -> int | None:
-        """The earliest timer of all streams."""
+        """Return the earliest due time of all timers, or None."""
         return self._reading().point(reads.next_due)
 
     async def load(self, stream: StreamId, *, code: str) -> Loaded:
-        """What a new owner folds. Snapshots written by another code version are passed over."""
+        """Return the data that a new owner folds. Snapshots of another code version are ignored."""
         few = self._reading().here(lambda on: reads.load(on, stream, code, limit=FEW + 1))
         if len(few.rows) <= FEW:
             return few
         return await self._reading().bulk(lambda on: reads.load(on, stream, code))
 
     async def inbox(self, stream: StreamId) -> tuple[InboxRow, ...]:
-        """What waits for a stream, oldest first."""
+        """Return a stream's queued inbox rows, oldest first."""
         return self._reading().point(lambda on: reads.inbox(on, stream))
 
     async def read(
         self, stream: StreamId, *, after: Seq = START, until: Seq | None = None, limit: int | None = None
     ) -> tuple[Row, ...]:
-        """Log rows in order, `after` exclusive, `until` inclusive."""
+        """Return log rows in order; `after` is exclusive, `until` inclusive."""
         some = FEW + 1 if limit is None else min(limit, FEW + 1)
         few = self._reading().point(lambda on: reads.read(on, stream, after=after, until=until, limit=some))
         if len(few) <= FEW:
@@ -359,15 +361,15 @@ class SqliteStore:
         return await self._reading().bulk(lambda on: reads.read(on, stream, after=after, until=until, limit=limit))
 
     async def find(self, stream: StreamId, key: str) -> Row | None:
-        """The row with this log key."""
+        """Return the row with this log key, or None."""
         return self._reading().point(lambda on: reads.find(on, stream, key))
 
     async def count(self, stream: StreamId, begins: str, *, until: Seq) -> int:
-        """How many rows up to `until` have a log key that begins like this."""
+        """Return the number of rows up to `until` whose log key begins with `begins`."""
         return await self._reading().bulk(lambda on: reads.count(on, stream, begins, until))
 
     async def stream(self, stream: StreamId) -> StreamInfo | None:
-        """One stream's row."""
+        """Return one stream's row, or None."""
         return self._reading().point(lambda on: reads.stream(on, self._leases, stream))
 
     async def streams(
@@ -379,8 +381,8 @@ class SqliteStore:
         before: tuple[int, StreamId] | None = None,
         tag: str | None = None,
     ) -> tuple[StreamInfo, ...]:
-        """Streams, the most recently changed first."""
-        page = reads.Page(tenant, kind, limit, before, tag)
+        """Return streams, most recently changed first."""
+        page = reads.SqlitePage(tenant, kind, limit, before, tag)
         return await self._reading().bulk(lambda on: reads.streams(on, self._leases, page))
 
     async def newest(
@@ -393,21 +395,21 @@ class SqliteStore:
         before: int | None = None,
         agent: str | None = None,
     ) -> tuple[StreamInfo, ...]:
-        """Streams, the latest made first."""
-        page = reads.NewestPage(tenant, kind, tag, limit, before, agent)
+        """Return streams with a tag, most recently created first."""
+        page = reads.SqliteNewestPage(tenant, kind, tag, limit, before, agent)
         return await self._reading().bulk(lambda on: reads.newest(on, self._leases, page))
 
     async def marks(self, streams: Sequence[StreamId], key: str) -> tuple[Row, ...]:
-        """The first record of each, and the one under a log key."""
+        """Return the first record of each stream and its record under a log key."""
         return await self._reading().bulk(lambda on: reads.marks(on, streams, key))
 
     async def heads(self, streams: Sequence[StreamId]) -> dict[StreamId, Head]:
-        """Where these streams end, those that exist."""
+        """Return the heads of those streams that exist."""
         reading, read = self._reading(), partial(reads.heads, streams=streams)
         return reading.point(read) if len(streams) <= FEW_HEADS else await reading.bulk(read)
 
     async def drop_snapshot(self, stream: StreamId) -> None:
-        """Forget a snapshot; nothing else changes."""
+        """Delete a stream's snapshot; nothing else changes."""
         await self._write(lambda tx: tx.run("snapshot_drop", (stream,)))
 
     async def delete(
@@ -416,19 +418,19 @@ class SqliteStore:
         *,
         beside: tuple[StreamId, ...] = (),
         edges: tuple[str, ...] = (),
-        sends: tuple[Delivery, ...] = (),
+        outbox: tuple[Delivery, ...] = (),
     ) -> bool:
-        """Remove a stream and everything it owns, physically: out of the file and out of its write-ahead log."""
-        deleted, *others = await self._write(lambda tx: changes.delete_all(tx, (stream, *beside), edges, sends))
+        """Delete a stream and everything it owns physically, from the file and its write-ahead log."""
+        deleted, *others = await self._write(lambda tx: changes.delete_all(tx, (stream, *beside), edges, outbox))
         if deleted or any(others):
             await self._reading().blocking(self._empty_wal)
             await self.live.forget(stream)
         return deleted
 
     def _empty_wal(self) -> None:
-        """Old pages live on in the write-ahead log until it is moved into the file and cut.
+        """Move the write-ahead log into the file and truncate it, because it contains old pages.
 
-        Whoever reads this moment stands in the way; after a while they are left to the next checkpoint, or to `close`.
+        A concurrent reader prevents that; after a time limit the next checkpoint, or `close`, does it.
         """
         connection = connect(self.path, synchronous=self._synchronous)
         try:
@@ -441,54 +443,54 @@ class SqliteStore:
     # --- promises
 
     async def promise(self, promise: PromiseState) -> PromiseState:
-        """Create a promise if it does not exist; the stored one is returned."""
+        """Create a promise unless it exists; return the stored one."""
         return await self._write(lambda tx: promises.make_promise(tx, promise))
 
     async def resolve(
         self, promise: PromiseId, resolution: Resolution, *, now: int, make: PromiseState | None = None
     ) -> Resolved:
-        """Answer a promise: the first answer stands, and every stream that waits for it is woken with it."""
+        """Resolve a promise and wake every stream that waits for it. The first resolution wins."""
         return await self._write(lambda tx: promises.resolve(tx, promise, resolution, now, make))
 
     async def resolve_all(
         self, answers: Sequence[tuple[PromiseState, Resolution]], *, now: int
     ) -> dict[PromiseId, Resolution]:
-        """Answer several promises, all of them or none; what stood in the way."""
+        """Resolve several promises, all or none; return the resolutions that prevented it."""
         return await self._write(lambda tx: promises.resolve_all(tx, answers, now))
 
     async def peek(self, promise: PromiseId) -> PromiseState | None:
-        """A promise as it is now."""
+        """Return a promise's current state, or None."""
         return self._reading().point(lambda on: promises.read_promise(on, promise))
 
     async def asked(
         self, *, tenant: Tenant, limit: int, after: tuple[int, PromiseId] | None = None
     ) -> tuple[PromiseState, ...]:
-        """What people are asked and have not answered, the longest waiting first."""
+        """Return unresolved requests to people, oldest first."""
         return await self._reading().bulk(lambda on: reads.asked(on, tenant, limit, after))
 
     async def asked_as(self, *, tenant: Tenant, prefix: str, limit: int) -> tuple[PromiseState, ...]:
-        """What people were asked under ids that begin like this."""
+        """Return requests to people whose promise id begins with `prefix`."""
         return self._reading().point(lambda on: reads.asked_as(on, tenant, prefix, limit))
 
     async def now(self) -> int:
-        """The clock's."""
+        """Return the time of the clock."""
         return self._clock.wall_ms()
 
     async def secret(self, name: str) -> bytes:
-        """32 random bytes of this file."""
+        """Return 32 random bytes of this file."""
         return await self._write(lambda tx: promises.secret(tx, name))
 
     # --- blobs, change, health
 
     async def blob(self, hash: BlobHash, *, stream: StreamId | None = None) -> Blob:
-        """Stored bytes; with a stream, only if it holds a reference."""
+        """Return stored bytes; with `stream`, only if that stream refers to them."""
         return self._reading().point(lambda on: reads.blob(on, hash, stream))
 
     async def version(self) -> int:
-        """Changes when another process, or another store object of this one, has committed; never by our own commits.
+        """Return a number that changes when another process or store object has committed, but not this one.
 
-        Asked of the writing connection, which does not count its own commits. While it is busy the last known number
-        is given: whoever polls sees the change at the next idle moment, or with the next batch.
+        The writing connection provides the number, without its own commits. While that connection is busy, the last
+        known number is returned; a poller sees the change once it is idle, or with the next batch.
         """
         self._refuse_in_child()
         if self._writer is None:
@@ -496,12 +498,12 @@ class SqliteStore:
         return self._writer.data_version()
 
     async def check(self) -> tuple[Diagnosis, ...]:
-        """Look the store over: integrity, references, schema version, write-ahead log, stuck leases."""
+        """Check integrity, references, schema version, write-ahead log and unfinished streams without a live worker."""
         return await self._reading().bulk(lambda on: reads.check(on, self._leases))
 
 
 def _not_open() -> Error:
-    return Error(Code.RUNTIME_CLOSED, "the store is not open", hint="call open() first, and nothing after close()")
+    return Error(Code.RUNTIME_CLOSED, "the store is not open", hint="await store.open()")
 
 
 def _after_fork() -> None:

@@ -1,4 +1,4 @@
-"""A stream's row and what hangs on it: begun, named and tagged, referring to bytes; what is put into its inbox."""
+"""Writes to a stream's row and its dependent rows: creation, title, tags, blob references, inbox."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def begin_stream(
     entries: tuple[Entry, ...],
     place: tuple[str | None, int | None] = (None, None),
 ) -> int:
-    """A new stream with these records."""
+    """Create a stream with these records; return its row id."""
     tenant, kind, short = stream_names(name)
     values = {"stream": name, "tenant": tenant, "kind": kind, "name": short, "agent": agent}
     values |= {"queue": place[0], "priority": place[1]}
@@ -34,7 +34,7 @@ def begin_stream(
 
 
 def refer(tx: Tx, stream: int, blobs: Iterable[Blob]) -> None:
-    """Store bytes that are not there yet, and let a stream refer to them."""
+    """Store missing bytes, and let a stream refer to them."""
     for blob in blobs:
         known = tx.one("blob_find", (blob.hash,))
         stored = known[0] if known else tx.run("blob_insert", (blob.hash, blob.media_type, blob.data)).lastrowid
@@ -42,7 +42,7 @@ def refer(tx: Tx, stream: int, blobs: Iterable[Blob]) -> None:
 
 
 def unrefer(tx: Tx, stream: int, hashes: Iterable[BlobHash]) -> None:
-    """Give references up; bytes go with the last."""
+    """Remove a stream's blob references; bytes without a reference are deleted."""
     for hash in hashes:
         if (known := tx.one("blob_find", (hash,))) is not None:
             tx.run("blob_unrefer", (stream, known[0]))
@@ -50,7 +50,7 @@ def unrefer(tx: Tx, stream: int, hashes: Iterable[BlobHash]) -> None:
 
 
 def relabel(tx: Tx, stream: int, name: StreamId, label: Label) -> None:
-    """Change its title and its tags."""
+    """Change a stream's title and tags."""
     if label.title is not None:
         tx.run("title_put", (stream, label.title))
     if label.tags is not None:
@@ -63,7 +63,7 @@ def relabel(tx: Tx, stream: int, name: StreamId, label: Label) -> None:
 
 
 def put(tx: Tx, stream: int, new: Delivery) -> int:
-    """Put it there, whatever it is; its number in the inbox."""
+    """Put a delivery into a stream's inbox without any check; return the id of its row."""
     values = (stream, new.source_key, new.at, tx.clock.wall_ms(), is_news(new.item), new.data)
     inbox_id = tx.run("inbox_insert", values).lastrowid
     assert inbox_id is not None

@@ -1,4 +1,4 @@
-"""One transaction's tools: named statements, the clock, the leases, and what is to happen once it is durable."""
+"""The context of one transaction: named statements, clock, leases, and actions to run once it is durable."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any, TypeAlias
 
 from perdure.clock import Clock
 from perdure.store.shapes import Counters
-from perdure.store.sqlite.leases import Leases
+from perdure.store.sqlite.leases import SqliteLeases
 from perdure.store.sqlite.schema import QUERIES
 
 Cells: TypeAlias = Any
-"""What a cursor yields: a tuple whose types the query decides. Callers unpack it at once."""
+"""A row of a cursor: a tuple with types given by the query. Callers unpack it at once."""
 
 Parameters: TypeAlias = Sequence[object] | Mapping[str, object]
 
 
 class Statements:
-    """Runs named queries on a connection."""
+    """Named queries on a connection."""
 
     def __init__(self, connection: sqlite3.Connection, counters: Counters) -> None:
         self.connection = connection
@@ -35,18 +35,18 @@ class Statements:
         self.connection.executemany(QUERIES[name], rows)
 
     def one(self, name: str, parameters: Parameters = ()) -> Cells:
-        """The first row, or None."""
+        """Return the first row, or None."""
         return self.run(name, parameters).fetchone()
 
     def all(self, name: str, parameters: Parameters = ()) -> list[Cells]:
-        """Every row."""
+        """Return all rows."""
         return self.run(name, parameters).fetchall()
 
 
 class Tx(Statements):
-    """A write transaction in progress. What is done in it may be rolled back and done again."""
+    """A write transaction in progress, which may be rolled back and repeated."""
 
-    def __init__(self, connection: sqlite3.Connection, counters: Counters, clock: Clock, leases: Leases) -> None:
+    def __init__(self, connection: sqlite3.Connection, counters: Counters, clock: Clock, leases: SqliteLeases) -> None:
         super().__init__(connection, counters)
         self.clock = clock
         self.leases = leases

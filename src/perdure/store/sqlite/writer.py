@@ -1,7 +1,7 @@
-"""The one writer of a database: everything queued becomes one transaction, a lone job may commit on its caller.
+"""The single writer of a database: all queued jobs become one transaction; a lone job may commit on its caller.
 
-Laws: jobs take effect in the order in which they were submitted. A job that is refused leaves its neighbours alone.
-A job's future ends only after its transaction is durable. Nothing is ever delayed to wait for company.
+Laws: jobs take effect in submission order. A refused job does not affect the other jobs of its batch. A job's future
+ends only after its transaction is durable. No job is delayed to fill a batch.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from perdure.errors import Code, Error
 from perdure.store.answer import Answer
 from perdure.store.shapes import Counters
 from perdure.store.sqlite.failures import failure, is_busy, is_io
-from perdure.store.sqlite.leases import Leases
+from perdure.store.sqlite.leases import SqliteLeases
 from perdure.store.sqlite.migrate import patiently
 from perdure.store.sqlite.tx import Tx
 
 T = TypeVar("T")
 
 MAX_BATCH = 256
-SOLO = 3  # so many jobs must have come one by one before the next may commit on its caller
+SOLO = 3  # lone jobs in a row before the next one may commit on its caller
 FAST_S = 0.005
-SLOW_JOBS = 64  # so many jobs go to the thread after a commit that was not fast
+SLOW_JOBS = 64  # jobs that go to the thread after a slow commit
 CHECKPOINT_BYTES = 4_000_000
-COMMIT_BYTES = 16_384  # what a small commit adds to the write-ahead log: a few pages
-JOB_BYTES = 2_048  # what each job of a commit adds to that, besides its content: streams share pages
+COMMIT_BYTES = 16_384  # bytes that a small commit adds to the write-ahead log: a few pages
+JOB_BYTES = 2_048  # bytes that each job adds to that, without its content: streams share pages
 YIELD_FOR_S = 1.0
 
 
 @dataclass(slots=True, eq=False)
-class Job(Generic[T]):
-    """Work for a transaction, and the future that tells how it went."""
+class SqliteWrite(Generic[T]):
+    """Work for a transaction, and the future of its result."""
 
     work: Callable[[Tx], T]
     future: Answer[T]
@@ -52,29 +52,35 @@ class Job(Generic[T]):
     error: Exception | None = None
 
     def run(self, tx: Tx) -> None:
-        """Do the work. A refusal is kept; a database error goes up, because it may have undone the transaction."""
+        """Do the work and keep its result; any exception is raised to the caller."""
         self.result = self.work(tx)
 
     def settle(self) -> None:
-        """On the event loop: end the future, unless its caller was cancelled."""
+        """Complete the future on the event loop, unless its caller was cancelled."""
         if self.future.done():
             return
         if self.error is None:
             self.future.set_result(self.result)  # pyright: ignore[reportArgumentType] - a T once the work is done
         else:
             self.future.set_exception(self.error)
-            self.future.exception()  # nobody has to await an append: not an "exception never retrieved"
+            self.future.exception()  # mark as retrieved: callers need not await an append
         self.future.tell()
 
 
-AnyJob = Job[object]
+AnyJob = SqliteWrite[object]
 
 
 class Writer:
-    """Owns the writing connection. `connect` opens it, and opens it again (checked) after the disk failed."""
+    """The owner of the writing connection. `connect` opens it, and opens it again, with a check, after a disk error."""
 
     def __init__(
-        self, path: Path, connect: Callable[[], sqlite3.Connection], *, clock: Clock, leases: Leases, counters: Counters
+        self,
+        path: Path,
+        connect: Callable[[], sqlite3.Connection],
+        *,
+        clock: Clock,
+        leases: SqliteLeases,
+        counters: Counters,
     ) -> None:
         self._path = path
         self._connect = connect
@@ -88,8 +94,8 @@ class Writer:
         self._mutex = threading.Lock()
         self._wake = threading.Condition(self._mutex)
         self._queue: deque[AnyJob] = deque()
-        self._busy = False  # somebody, thread or caller, is using the connection
-        self._in_flight = 0  # jobs whose callers have not been answered
+        self._busy = False  # the thread or a caller is using the connection
+        self._in_flight = 0  # jobs with a pending future
         self._solo = SOLO
         self._slow = 0
         self._unchecked_bytes = 0
@@ -101,12 +107,12 @@ class Writer:
     # --- on the event loop
 
     def submit(self, work: Callable[[Tx], T], *, weight: int = 0, checks_first: bool = False) -> Answer[T]:
-        """Take a job at the call; `weight` is about how many bytes it writes.
+        """Submit a job at the call; `weight` is the approximate number of bytes that it writes.
 
-        `checks_first`: once it has written anything it refuses no more, so that there is nothing to roll back.
+        `checks_first`: the job refuses only before its first write, so a refusal needs no rollback.
         """
         loop = asyncio.get_running_loop()
-        job: Job[T] = Job(work, Answer(loop=loop), weight, checks_first)
+        job: SqliteWrite[T] = SqliteWrite(work, Answer(loop=loop), weight, checks_first)
         with self._mutex:
             if self._closing:
                 raise Error(Code.RUNTIME_CLOSED, "the store is closed")
@@ -116,16 +122,16 @@ class Writer:
                 self._busy = True
             else:
                 self._queue.append(job)  # pyright: ignore[reportArgumentType] - jobs of any result
-                if len(self._queue) == 1:  # whoever queued the first one has woken the thread, if it slept
+                if len(self._queue) == 1:  # the first job of a queue wakes the thread
                     self._wake.notify()
         if inline:
             self._commit_here(job, loop)  # pyright: ignore[reportArgumentType] - a job of any result
         return job.future
 
     def _may_commit_here(self) -> bool:
-        """A thread hop costs as much as an fsync, but a second job meanwhile could have shared that fsync.
+        """Decide whether a job commits on its caller: only after a few lone jobs in a row.
 
-        A job that comes while another is unanswered is company; after that, a few must come alone again.
+        A thread hop costs as much as an fsync, but concurrent jobs on the thread share one fsync.
         """
         self._slow = max(0, self._slow - 1)
         if self._in_flight:
@@ -140,14 +146,14 @@ class Writer:
         took = time.perf_counter() - started
         with self._mutex:
             self._busy = False
-            if not done:  # another process is writing: the thread waits for it, the event loop does not
+            if not done:  # another process is writing: the thread waits, not the event loop
                 self._queue.appendleft(job)
             if took > FAST_S:
                 self._slow = SLOW_JOBS
             if not done or self._queue or self._closing or self._checkpoint_due():
                 self._wake.notify()
         if done:
-            loop.call_soon(self._settle, [job])  # a turn of the loop: other tasks may bring company
+            loop.call_soon(self._settle, [job])  # one turn of the loop later, so that other tasks can submit jobs
 
     def _settle(self, jobs: list[AnyJob]) -> None:
         with self._mutex:
@@ -156,7 +162,7 @@ class Writer:
             job.settle()
 
     def data_version(self) -> int:
-        """A number that changes when another connection than ours has committed; as of the last idle moment."""
+        """Return a number that changes when another connection has committed, as of the last idle time."""
         with self._mutex:
             if self._busy or self._queue or self._connection is None or self._closing:
                 return self._data_version
@@ -166,7 +172,7 @@ class Writer:
     # --- one job on its caller
 
     def _try_alone(self, job: AnyJob) -> bool:
-        """Run one job in a transaction of its own, without waiting for anybody. False: the store is busy."""
+        """Run one job in its own transaction without waiting for locks. Return False if the store is busy."""
         connection = self._connection
         assert connection is not None
         if (gone := self._gone()) is not None:
@@ -183,7 +189,7 @@ class Writer:
         return True
 
     def _commit_one(self, job: AnyJob, connection: sqlite3.Connection) -> None:
-        """Run a job in the transaction that has just begun, and end it."""
+        """Run a job in the open transaction, then commit or roll back."""
         tx = Tx(connection, self._counters, self._clock, self._leases)
         try:
             job.run(tx)
@@ -210,14 +216,14 @@ class Writer:
                 self._commit_together(batch)
             with self._mutex:
                 due = self._checkpoint_due()
-                self._busy = due  # free before the answers: whoever hears one may commit at once
+                self._busy = due  # free before the futures end, so that a resumed caller can commit at once
             self._answer(batch)
             if due:
                 self._checkpoint()
                 with self._mutex:
                     self._busy = False
             if time.monotonic() < self._foreign_until:
-                time.sleep(random.uniform(0.0002, 0.001))  # another process writes too: let it have its turn
+                time.sleep(random.uniform(0.0002, 0.001))  # another process writes too: let it get the lock
 
     def _something_to_do(self) -> bool:
         return not self._busy and (bool(self._queue) or self._closing or self._checkpoint_due())
@@ -255,7 +261,7 @@ class Writer:
                 self._fail(batch, problem)
             else:
                 self._one_by_one(batch, connection)
-        except Exception:  # noqa: BLE001 - a bug in one of them, and nobody knows what it had written
+        except Exception:  # noqa: BLE001 - a bug in a job that may have written something
             self._one_by_one(batch, connection)
         else:
             self._durable(tx, [job for job in batch if job.error is None])
@@ -281,7 +287,7 @@ class Writer:
         tx.connection.execute("RELEASE job")
 
     def _one_by_one(self, batch: list[AnyJob], connection: sqlite3.Connection) -> None:
-        """An error may have undone the whole batch (a full disk does), or must: give every job its own chance."""
+        """Roll back the batch and commit every job in its own transaction, after an error that spoiled the batch."""
         self._roll_back(connection)
         for job in batch:
             job.error, job.result = None, None
@@ -299,27 +305,27 @@ class Writer:
                 return
 
     def _answer(self, batch: list[AnyJob]) -> None:
-        """Wake each event loop once for the whole batch."""
+        """Schedule the completion of all futures, once per event loop."""
         loops: dict[asyncio.AbstractEventLoop, list[AnyJob]] = {}
         for job in batch:
             loops.setdefault(job.future.get_loop(), []).append(job)
         for loop, jobs in loops.items():
             try:
                 loop.call_soon_threadsafe(self._settle, jobs)
-            except RuntimeError:  # that loop is closed: nobody is left to hear it
+            except RuntimeError:  # that loop is closed: its futures have no reader
                 with self._mutex:
                     self._in_flight -= len(jobs)
 
     # --- both
 
     def _gone(self) -> Error | None:
-        """A commit into a file that no longer stands at its path would be durable nowhere."""
+        """Return an error if the file at the path was removed or replaced: a commit would not be durable."""
         if _identity(self._path) == self._identity:
             return None
         return Error(
             Code.STORE_UNAVAILABLE,
             "the store file was removed or replaced while it was in use; nothing was written",
-            hint="put the file back, or start again with what is there now",
+            hint="put the file back, or restart with the present file",
             path=str(self._path),
         )
 
@@ -351,13 +357,13 @@ class Writer:
             self._give_up(connection)
 
     def _give_up(self, connection: sqlite3.Connection) -> None:
-        """What its cache says may not be on disk: the next batch opens the file again."""
+        """Close a connection whose cache may differ from the disk; the next batch opens the file again."""
         self._connection = None
         with suppress(sqlite3.Error):
             connection.close()
 
     def _usable(self) -> sqlite3.Connection:
-        """The connection, opened again and checked if the disk failed under the last one."""
+        """Return the connection; after a disk error, open a new one and check the file."""
         if self._connection is None:
             connection = self._connect()
             (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
@@ -379,7 +385,7 @@ class Writer:
         return self._unchecked_bytes >= CHECKPOINT_BYTES
 
     def _checkpoint(self) -> None:
-        """Move the write-ahead log into the file: by us and here, because the driver would do it on the event loop."""
+        """Move the write-ahead log into the file on this thread; the driver would do it on the event loop."""
         self._unchecked_bytes = 0
         if self._connection is not None:
             try:
@@ -390,14 +396,14 @@ class Writer:
     # --- the end
 
     def close(self) -> None:
-        """Finish what was submitted, then leave a compact file. Blocks; not for the event loop."""
+        """Finish submitted jobs and truncate the write-ahead log. The call blocks: do not use it on the event loop."""
         with self._mutex:
             self._closing = True
             self._wake.notify()
         self._thread.join()
         connection, self._connection = self._connection, None
         if connection is not None:
-            with suppress(sqlite3.Error):  # a reader elsewhere is in the way: the last one to close does it
+            with suppress(sqlite3.Error):  # blocked by another reader: the last process to close does it
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             with suppress(sqlite3.Error):
                 connection.close()

@@ -1,4 +1,4 @@
-"""The laws every store keeps, as tests to inherit.
+"""The laws of every store, as tests to inherit.
 
     class TestMyStore(StoreLaws):
         @pytest.fixture
@@ -6,8 +6,8 @@
             async with StoreBench(lambda clock: MyStore(tmp_path / "my.db", clock), MyStore.abandon) as bench:
                 yield bench
 
-A `Bench` is a store, a second way to open the same data, a manual clock and a way to kill a worker; leases last
-10 s on that clock. The tests are async: run them with pytest-asyncio in its auto mode, or mark the class for anyio.
+A `Bench` is a store, a second handle on the same data, a manual clock and a way to kill a worker. Leases last 10 s on
+that clock. The tests are async: run them with pytest-asyncio in its auto mode, or mark the class for anyio.
 """
 
 from perdure.testing.laws.amendments import AmendmentLaws
@@ -55,7 +55,7 @@ class StoreLaws(
     PruneLaws,
     LiveLaws,
 ):
-    """Subclass, provide `bench`, inherit every law."""
+    """All laws of a store. A subclass provides the fixture `bench`."""
 
 
 __all__ = ["Bench", "StoreBench", "StoreLaws"]

@@ -1,4 +1,4 @@
-"""Laws of streams that nobody drives: records that come with bytes and let others go, decided on what stood before."""
+"""Laws of unowned streams: conditional appends with blobs, on the state they were decided on."""
 # ruff: noqa: D102 - the name of a law is its sentence
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BESIDE = files_stream(DEFAULT_TENANT, SessionId("one"))
 
 
 async def beside(store: Store, name: str = "one") -> StreamId:
-    """A stream that belongs to a session, with one record and some bytes."""
+    """Create a files stream that belongs to a session, with one record and one blob."""
     session, stream = await open_stream(store, name), files_stream(DEFAULT_TENANT, SessionId(name))
     opening = note("opened", key="at:1")
     await store.create(
@@ -30,7 +30,7 @@ async def beside(store: Store, name: str = "one") -> StreamId:
 
 
 async def is_stored(store: Store, hash: BlobHash) -> bool:
-    """Whether there are such bytes."""
+    """Return True if the blob is stored."""
     try:
         await store.blob(hash)
     except Error as problem:
@@ -41,7 +41,7 @@ async def is_stored(store: Store, hash: BlobHash) -> bool:
 
 
 class AmendmentLaws:
-    """Records of streams that nobody drives."""
+    """Laws of appends to unowned streams."""
 
     async def test_a_record_comes_with_its_bytes_and_takes_others_with_it(self, bench: Bench) -> None:
         stream = await beside(bench.store)
@@ -68,7 +68,7 @@ class AmendmentLaws:
         assert await is_stored(bench.store, OLD.hash)
         assert (await bench.store.load(stream, code="code")).snapshot is None
 
-    async def test_of_many_who_decide_at_once_one_is_heard(self, bench: Bench) -> None:
+    async def test_concurrent_conditional_appends_write_exactly_one_record(self, bench: Bench) -> None:
         stream = await beside(bench.store)
         stores = [bench.store, await bench.reopen()]
         changes = [Amendment(stream=stream, entry=note(f"by {who}", key="at:2")) for who in range(8)]
@@ -86,7 +86,7 @@ class AmendmentLaws:
         assert loaded.snapshot == fold
         assert notes(loaded.rows) == [(3, "three")]
 
-    async def test_nobody_is_offered_such_a_stream_as_work(self, bench: Bench) -> None:
+    async def test_companion_stream_is_not_claimable(self, bench: Bench) -> None:
         stream = await beside(bench.store)
         await bench.store.amend(Amendment(stream=stream, entry=note("two", key="at:2")))
         found = await bench.store.stream(stream)
@@ -102,7 +102,7 @@ class AmendmentLaws:
         await bench.store.amend(Amendment(stream=two, entry=note("two", key="at:2"), drops=(OLD.hash,)))
         assert not await is_stored(bench.store, OLD.hash)
 
-    async def test_bytes_are_there_for_who_refers_to_them_while_others_let_them_go(self, bench: Bench) -> None:
+    async def test_blob_stays_readable_while_other_streams_drop_it(self, bench: Bench) -> None:
         streams = [await beside(bench.store, f"s{n}") for n in range(4)]
         stores = [bench.store, await bench.reopen()]
 
@@ -123,7 +123,7 @@ class AmendmentLaws:
         assert caught.value.code is Code.SESSION_UNKNOWN
         assert not await is_stored(bench.store, NEW.hash)
 
-    async def test_what_belongs_to_a_stream_needs_that_stream(self, bench: Bench) -> None:
+    async def test_companion_stream_is_refused_without_its_session(self, bench: Bench) -> None:
         new = NewStream(stream=BESIDE, agent="a", entries=(note("x"),), at=7, blobs=(OLD,), beside=stream_of("one"))
         with pytest.raises(Error) as caught:
             await bench.store.create(new)
@@ -131,7 +131,7 @@ class AmendmentLaws:
         assert await bench.store.stream(BESIDE) is None
         assert not await is_stored(bench.store, OLD.hash)
 
-    async def test_what_stands_beside_a_stream_goes_with_it(self, bench: Bench) -> None:
+    async def test_deleting_a_session_deletes_its_companion_stream(self, bench: Bench) -> None:
         stream = await beside(bench.store)
         other = await beside(bench.store, "other")
         assert await bench.store.delete(stream_of("one"), beside=(stream,))
@@ -142,7 +142,7 @@ class AmendmentLaws:
         assert not await is_stored(bench.store, OLD.hash)
         assert not await bench.store.delete(stream_of("other"), beside=(other,))
 
-    async def test_whoever_deletes_and_whoever_adds_leave_nothing_behind(self, bench: Bench) -> None:
+    async def test_concurrent_create_and_delete_leave_no_stream_or_blob(self, bench: Bench) -> None:
         other = await bench.reopen()
         for n in range(6):
             session = await open_stream(bench.store, f"s{n}")

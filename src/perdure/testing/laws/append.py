@@ -1,4 +1,4 @@
-"""Laws of the append: whole or not at all, in order, by the owner only."""
+"""Laws of the append: atomic, in order, by the owner only."""
 # ruff: noqa: D102 - the name of a law is its sentence
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from perdure.testing.laws.bench import ANN, BOB, Bench, enlist, held, note, note
 
 
 class AppendLaws:
-    """Appending."""
+    """Laws of appends."""
 
     async def test_records_get_dense_seqs_behind_the_opening_record(self, bench: Bench) -> None:
         hold = await held(bench)
@@ -89,7 +89,7 @@ class AppendLaws:
             consume=(waiting.id,),
             timers=(SetTimer("t", 99),),
             blobs=(blob,),
-            sends=(said(stream_of("other"), "hi"),),
+            outbox=(said(stream_of("other"), "hi"),),
         )
         assert await refusal(bench, plan) is Code.GATE_CLOSED
         assert notes(await bench.store.read(hold.stream)) == [(2, "first")]
@@ -162,7 +162,7 @@ class AppendLaws:
         rows = await bench.store.read(hold.stream, after=Seq(1))
         assert [row.seq for row in rows] == list(range(2, 62))
 
-    async def test_what_follows_a_refused_append_is_refused_too(self, bench: Bench) -> None:
+    async def test_append_behind_a_refused_append_is_refused(self, bench: Bench) -> None:
         hold = await held(bench)
         await bench.store.append(hold.plan(note("a", key="k")))
         refused = bench.store.append(hold.plan(note("b", key="k")))
@@ -197,13 +197,13 @@ class AppendLaws:
         await bench.store.append(hold.plan(note("b")))
         assert notes(await bench.store.read(hold.stream)) == [(2, "a"), (3, "b")]
 
-    async def test_an_append_that_nobody_awaits_is_written(self, bench: Bench) -> None:
+    async def test_append_is_written_when_not_awaited(self, bench: Bench) -> None:
         hold = await held(bench)
         bench.store.append(hold.plan(note("unheard")))
         await bench.store.append(hold.plan(note("heard")))
         assert notes(await bench.store.read(hold.stream)) == [(2, "unheard"), (3, "heard")]
 
-    async def test_a_refusal_that_nobody_awaits_is_quiet(self, bench: Bench) -> None:
+    async def test_refusal_logs_nothing_when_not_awaited(self, bench: Bench) -> None:
         complaints: list[str] = []
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: complaints.append(str(context)))

@@ -1,11 +1,11 @@
-"""Laws of what people are asked: found by who may answer, answered once and in time, used up by what it allows."""
+"""Laws of requests to people: listed for their tenant, resolved once and in time, consumed by the append they allow."""
 # ruff: noqa: D102 - the name of a law is its sentence
 
 from __future__ import annotations
 
 import pytest
 
-from perdure.commit.plan import Ask
+from perdure.commit.plan import PersonRequest
 from perdure.errors import Code, Error
 from perdure.ids import DEFAULT_TENANT, PromiseId, StreamId, Tenant
 from perdure.store.shapes import Accepted, AlreadyResolved
@@ -17,34 +17,36 @@ PAST = 1
 
 
 async def asked(bench: Bench, hold: Hold, id: str = "p", *, deadline_at: int | None = NEVER, at: int = 10) -> PromiseId:
-    """A question to people, made by its owner with a record."""
+    """Append a request to a person, as its owner, with a record."""
     promise = PromiseId(id)
-    ask = Ask(promise, "approval", at, deadline_at)
-    await bench.store.append(hold.plan(note(f"asks {id}"), asks=(ask,)))
+    ask = PersonRequest(promise, "approval", at, deadline_at)
+    await bench.store.append(hold.plan(note(f"asks {id}"), person_requests=(ask,)))
     return promise
 
 
 async def ids(bench: Bench, *, limit: int = 99, after: tuple[int, PromiseId] | None = None) -> list[str]:
-    """The open questions of the tenant."""
+    """Return the open requests of the tenant."""
     return [one.id for one in await bench.store.asked(tenant=DEFAULT_TENANT, limit=limit, after=after)]
 
 
 class AskLaws:
-    """What people are asked."""
+    """Laws of requests to people."""
 
     async def test_a_question_is_there_with_its_record(self, bench: Bench) -> None:
         hold = await held(bench)
         promise = await asked(bench, hold, at=10)
-        state = PromiseState(id=promise, stream=hold.stream, deadline_at=NEVER, asks="approval", asked_at=10)
+        state = PromiseState(
+            id=promise, stream=hold.stream, deadline_at=NEVER, request_kind="approval", requested_at=10
+        )
         other = await bench.reopen()
         assert await other.peek(promise) == state
         assert await other.asked(tenant=DEFAULT_TENANT, limit=9) == (state,)
 
-    async def test_a_refused_append_asks_nobody(self, bench: Bench) -> None:
+    async def test_refused_append_creates_no_person_request(self, bench: Bench) -> None:
         hold = await held(bench)
         stale = Hold(hold.stream, hold.worker, hold.fence, hold.n)
         await take(bench.store, hold.stream, ANN)
-        plan = stale.plan(note("late"), asks=(Ask(PromiseId("p"), "approval", 1),))
+        plan = stale.plan(note("late"), person_requests=(PersonRequest(PromiseId("p"), "approval", 1),))
         assert await refusal(bench, plan) is Code.LEASE_LOST
         assert await bench.store.peek(PromiseId("p")) is None
 
@@ -88,14 +90,14 @@ class AskLaws:
         assert await bench.store.resolve(promise, Ok(value="yes"), now=0) == AlreadyResolved(TimedOut())
         assert await bench.store.resolve(promise, Ok(value="yes"), now=0) == AlreadyResolved(TimedOut())
 
-    async def test_time_may_be_called_by_whoever_notices(self, bench: Bench) -> None:
+    async def test_deadline_is_resolved_by_a_store_caller(self, bench: Bench) -> None:
         hold = await held(bench)
         promise = await asked(bench, hold, deadline_at=PAST)
         await bench.store.append(hold.parting(waits=(promise,)))
         assert await bench.store.resolve(promise, TimedOut(), now=0) == Accepted()
         assert len(await bench.store.inbox(hold.stream)) == 1
 
-    # --- what an answer allows
+    # --- consumption by an append
 
     async def test_an_answer_is_used_up_by_the_append_it_allows(self, bench: Bench) -> None:
         hold = await held(bench)
@@ -126,7 +128,7 @@ class AskLaws:
         assert await refusal(bench, plan) is Code.APPROVAL_STALE
 
     @pytest.mark.parametrize("answer", [None, Cancelled(), TimedOut()])
-    async def test_what_nobody_allowed_is_not_done(self, bench: Bench, answer: Cancelled | TimedOut | None) -> None:
+    async def test_append_without_approval_is_refused(self, bench: Bench, answer: Cancelled | TimedOut | None) -> None:
         hold = await held(bench)
         promise = await asked(bench, hold)
         if answer is not None:
@@ -166,7 +168,7 @@ class AskLaws:
         assert state.consumed_at is None
         assert await self._notes(bench, hold.stream) == ["asks p", "stop"]
 
-    async def test_a_key_that_nobody_took_forbids_nothing(self, bench: Bench) -> None:
+    async def test_append_is_written_when_its_gate_key_is_free(self, bench: Bench) -> None:
         hold = await held(bench)
         await bench.store.append(hold.plan(note("does it"), unless=("gate",)))
         assert await self._notes(bench, hold.stream) == ["does it"]

@@ -1,4 +1,4 @@
-"""What the laws stand on: a store under test, and short ways to say what they set up."""
+"""Base of the laws: a store under test, and short helpers for the setup."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol, Self, TypedDict, Unpack
 
 from msgspec.structs import replace
 
-from perdure.commit.plan import Ask, Blob, ClearTimer, Entry, Plan, Prune, Receipt, SetTimer, Snapshot
+from perdure.commit.plan import Blob, ClearTimer, Entry, PersonRequest, Plan, Prune, Receipt, SetTimer, Snapshot
 from perdure.errors import Code, Error
 from perdure.ids import DEFAULT_TENANT, BlobHash, Fence, InputId, PromiseId, Seq, SessionId, StreamId, TurnId, WorkerId
 from perdure.ids import session_stream as _session_stream
@@ -27,7 +27,7 @@ BOB = WorkerId("bob")
 
 
 class Bench(Protocol):
-    """A store and the world around it. Its leases last `LEASE_MS` on `clock`."""
+    """A store with its clock. Leases last `LEASE_MS` on `clock`."""
 
     @property
     def clock(self) -> ManualClock:
@@ -40,19 +40,19 @@ class Bench(Protocol):
         ...
 
     async def reopen(self) -> Store:
-        """Another handle on the same data, as another process would have it. The bench closes it."""
+        """Open another handle on the same data, as another process does. The bench closes it."""
         ...
 
     def kill(self, worker: WorkerId) -> None:
-        """End a worker's process without a word, so that everybody can be certain."""
+        """End a worker's process without cleanup. Its death is then proven to all handles."""
         ...
 
 
 class StoreBench:
-    """A bench made of two functions, for as long as it is entered.
+    """A bench made of two functions, open while its context is entered.
 
-    `open_store` makes a handle on the same data every time it is called; a store that lives in memory is its own only
-    handle. `kill` makes a worker of such a handle look, to everybody, as if its process had ended without a word.
+    `open_store` returns a handle on the same data at every call; a store in memory is its own only handle. `kill` makes
+    a worker of such a handle look dead to all handles, as if its process had ended without cleanup.
     """
 
     def __init__(self, open_store: Callable[[ManualClock], Store], kill: Callable[[Store, WorkerId], object]) -> None:
@@ -63,14 +63,14 @@ class StoreBench:
         self._opened = [self.store]
 
     async def reopen(self) -> Store:
-        """Another handle on the same data, open."""
+        """Open another handle on the same data."""
         other = self._open_store(self.clock)
         await other.open()
         self._opened.append(other)
         return other
 
     def kill(self, worker: WorkerId) -> None:
-        """End a worker's process without a word."""
+        """End a worker's process without cleanup."""
         for store in self._opened:
             self._kill(store, worker)
 
@@ -84,53 +84,53 @@ class StoreBench:
 
 
 def stream_of(name: str) -> StreamId:
-    """A session's stream."""
+    """Return the stream of a session."""
     return _session_stream(DEFAULT_TENANT, SessionId(name))
 
 
 def note(text: str, *, key: str | None = None, version: int = 1) -> Entry:
-    """A small real record that carries a text."""
+    """Return a small real record that carries a text."""
     data = write(CancelRequested(turn=TurnId("t"), request=text))
     return Entry(kind="cancel_requested", data=data, at=7, key=key, version=version)
 
 
 def notes(rows: Iterable[Row]) -> list[tuple[int, str]]:
-    """Seq and text of the notes among these rows."""
+    """Return the seq and text of the notes among these rows."""
     found = ((row.seq, row.record) for row in rows)
     return [(seq, record.request) for seq, record in found if isinstance(record, CancelRequested)]
 
 
 def said(stream: StreamId, text: str, *, key: str = "", agent: str | None = "agent", turn: str = "") -> Delivery:
-    """Somebody says something to a session, opening it unless `agent` is None."""
+    """Return an input for a session. It opens the session unless `agent` is None."""
     turn, key = turn or f"turn-{text}", key or f"key-{text}"
     item = Input(input=InputId(f"input-{turn}"), turn=TurnId(turn), parts=(Text(text=text),), key=key)
     return delivery(stream, key, item, at=5, agent=agent)
 
 
 def shown(stream: StreamId, *blobs: Blob, refers: tuple[BlobHash, ...] = (), key: str = "k") -> Delivery:
-    """Somebody sends bytes to a session, or refers to bytes it knows."""
+    """Return an input with blobs, or with references to known blobs."""
     return replace(said(stream, f"see {key}", key=key), blobs=blobs, refers=refers)
 
 
 def repeated(first: Receipt) -> Receipt:
-    """The receipt of a plan that was written before."""
+    """Return the receipt of a plan that was written before."""
     return replace(first, replayed=True, quiet=False)
 
 
 class Extras(TypedDict, total=False):
-    """What a plan may hold beside records."""
+    """The parts of a plan other than records."""
 
     consume: tuple[int, ...]
     timers: tuple[SetTimer | ClearTimer, ...]
     waits: tuple[PromiseId, ...]
-    sends: tuple[Delivery, ...]
+    outbox: tuple[Delivery, ...]
     blobs: tuple[Blob, ...]
     drops: tuple[BlobHash, ...]
     snapshot: Snapshot
     known_seq: Seq
     active: bool
     parked: bool
-    asks: tuple[Ask, ...]
+    person_requests: tuple[PersonRequest, ...]
     uses: tuple[PromiseId, ...]
     unless: tuple[str, ...]
     recovers: bool
@@ -139,7 +139,7 @@ class Extras(TypedDict, total=False):
 
 @dataclass(slots=True)
 class Hold:
-    """A stream in a worker's hands; numbers its plans, and knows what was there and what it has planned."""
+    """A stream owned by a worker. Numbers the plans, and tracks the known and planned records."""
 
     stream: StreamId
     worker: WorkerId
@@ -149,7 +149,7 @@ class Hold:
     ahead: int = 0
 
     def plan(self, *entries: Entry, **extras: Unpack[Extras]) -> Plan:
-        """The next plan."""
+        """Return the next plan."""
         self.n += 1
         ahead = 0 if "known_seq" in extras else self.ahead
         extras.setdefault("known_seq", self.known)
@@ -158,7 +158,7 @@ class Hold:
         return Plan(*which, entries=entries, ahead=ahead, **extras)
 
     def parting(self, *entries: Entry, **extras: Unpack[Extras]) -> Plan:
-        """The next plan, which also gives the stream back with nothing left to do."""
+        """Return the next plan, which also releases the stream as idle."""
         extras.setdefault("active", False)
         return replace(self.plan(*entries, **extras), lease="release")
 
@@ -170,7 +170,7 @@ async def enlist(bench: Bench, *workers: WorkerId, store: Store | None = None) -
 
 
 async def open_stream(store: Store, name: str) -> StreamId:
-    """A session with one opening record (seq 1) and one input in its inbox."""
+    """Open a session with one opening record (seq 1) and one input in its inbox."""
     stream = stream_of(name)
     await store.admit(said(stream, "hello"))
     return stream
@@ -184,7 +184,7 @@ async def take(store: Store, stream: StreamId, worker: WorkerId) -> Hold:
 
 
 async def held(bench: Bench, name: str = "one", worker: WorkerId = ANN) -> Hold:
-    """A new session in the hands of a registered worker, its inbox empty."""
+    """Return a new session owned by a registered worker, with an empty inbox."""
     await enlist(bench, worker)
     hold = await take(bench.store, await open_stream(bench.store, name), worker)
     (opening,) = await bench.store.inbox(hold.stream)
@@ -193,21 +193,21 @@ async def held(bench: Bench, name: str = "one", worker: WorkerId = ANN) -> Hold:
 
 
 async def parked(bench: Bench, name: str = "one", **extras: Unpack[Extras]) -> Hold:
-    """A session that ann gave back idle after a last plan."""
+    """Return a session that ann released as idle after a last plan."""
     hold = await held(bench, name)
     await bench.store.append(hold.parting(**extras))
     return hold
 
 
 async def promised(bench: Bench, id: str, stream: StreamId) -> PromiseId:
-    """An open promise."""
+    """Create an open promise."""
     promise = PromiseId(id)
     await bench.store.promise(PromiseState(id=promise, stream=stream))
     return promise
 
 
 async def refusal(bench: Bench, plan: Plan) -> Code:
-    """The code with which a plan is refused."""
+    """Append a plan that must be refused, and return the error code."""
     try:
         receipt = await bench.store.append(plan)
     except Error as error:

@@ -1,4 +1,4 @@
-"""Laws of blobs: bytes and their reference are one transaction, and go with the last reference."""
+"""Laws of blobs: bytes and reference are one transaction, and the last reference takes the bytes with it."""
 # ruff: noqa: D102 - the name of a law is its sentence
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ PICTURE = blob_of(bytes(range(256)) * 40, "image/png")
 
 
 class BlobLaws:
-    """Blobs."""
+    """Laws of blobs."""
 
     async def test_bytes_are_read_as_they_were_written(self, bench: Bench) -> None:
         hold = await held(bench)
         await bench.store.append(hold.plan(note("a"), blobs=(PICTURE,)))
         assert await (await bench.reopen()).blob(PICTURE.hash) == PICTURE
 
-    async def test_bytes_that_nobody_stored_are_unknown(self, bench: Bench) -> None:
+    async def test_missing_blob_is_reported_as_unknown(self, bench: Bench) -> None:
         with pytest.raises(Error) as caught:
             await bench.store.blob(PICTURE.hash)
         assert caught.value.code is Code.BLOB_UNKNOWN
@@ -59,7 +59,7 @@ class BlobLaws:
         await bench.store.append(two.plan(blobs=(PICTURE,)))
         assert await bench.store.blob(PICTURE.hash) == PICTURE
 
-    async def test_an_append_lets_bytes_go_once_nobody_else_refers_to_them(self, bench: Bench) -> None:
+    async def test_append_deletes_a_dropped_blob_without_other_references(self, bench: Bench) -> None:
         one, two = await held(bench, "one"), await held(bench, "two")
         await bench.store.append(one.plan(blobs=(PICTURE,)))
         await bench.store.append(two.plan(blobs=(PICTURE,)))
@@ -70,7 +70,7 @@ class BlobLaws:
         assert await bench.store.blob(PICTURE.hash, stream=two.stream) == PICTURE
         await bench.store.append(one.plan(note("b"), blobs=(PICTURE,)))
         assert (await bench.store.append(letting_go)).replayed
-        assert await bench.store.blob(PICTURE.hash, stream=one.stream) == PICTURE, "a receipt is no second drop"
+        assert await bench.store.blob(PICTURE.hash, stream=one.stream) == PICTURE, "a replayed plan drops nothing again"
         await bench.store.append(one.plan(drops=(PICTURE.hash,)))
         await bench.store.append(two.plan(drops=(PICTURE.hash,)))
         with pytest.raises(Error, match="blob_unknown"):

@@ -1,4 +1,4 @@
-"""Laws of changes that no owner makes: bytes that come with an input, labels, redactions, streams that come whole."""
+"""Laws of changes without an owner: blobs of an input, labels, redactions, imported streams."""
 # ruff: noqa: D102 - the name of a law is its sentence
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from perdure.commit.changes import Label, NewStream, Redaction, Remembered
-from perdure.commit.plan import Entry, Sent, Snapshot, blob_of
+from perdure.commit.plan import Entry, OutboxResult, Snapshot, blob_of
 from perdure.errors import Code, Error
 from perdure.ids import DEFAULT_TENANT, BlobHash, InputId, PromiseId, Seq, SessionId, Tenant, TurnId, session_stream
 from perdure.inbox.admit import Admitted, Conflict, Duplicate
@@ -40,33 +40,33 @@ ELSEWHERE = session_stream(Tenant("elsewhere"), SessionId("one"))
 
 
 def without(text: str) -> bytes:
-    """A note that says this instead."""
+    """Return a note with this text instead."""
     return write(CancelRequested(turn=TurnId("t"), request=text))
 
 
 def redaction(hold_stream: str, seq: int) -> Redaction:
-    """Take what stands at a place out of a stream."""
+    """Return the redaction of one record of a stream."""
     stream = stream_of(hold_stream)
     entry = Entry.of(RecordRedacted(seq=Seq(seq), sha256="0" * 64), at=9)
     return Redaction(stream=stream, seq=Seq(seq), data=without("gone"), note=entry, at=9)
 
 
 async def code_of(awaitable: Awaitable[object]) -> Code:
-    """The code with which something is refused."""
+    """Return the error code of a refused call."""
     with pytest.raises(Error) as caught:
         await awaitable
     return caught.value.code
 
 
 async def tagged(store: Store, tag: str, tenant: Tenant = DEFAULT_TENANT) -> list[str]:
-    """The names of the sessions that have a tag."""
+    """Return the names of the sessions with a tag."""
     return [s.name for s in await store.streams(tenant=tenant, kind="session", limit=10, tag=tag)]
 
 
 class ChangeLaws:
-    """What others change in a stream."""
+    """Laws of changes to a stream without its owner."""
 
-    # --- bytes that come with an input
+    # --- blobs of an input
 
     async def test_bytes_are_durable_with_the_input_that_brings_them(self, bench: Bench) -> None:
         stream = stream_of("one")
@@ -103,10 +103,12 @@ class ChangeLaws:
     async def test_a_plan_delivers_bytes_too(self, bench: Bench) -> None:
         hold = await held(bench)
         there = stream_of("there")
-        await bench.store.append(hold.plan(sends=(shown(there, PICTURE),)))
+        await bench.store.append(hold.plan(outbox=(shown(there, PICTURE),)))
         assert await bench.store.blob(PICTURE.hash) == PICTURE
-        missing = hold.plan(note("a"), sends=(shown(stream_of("new"), LETTER, refers=(BlobHash("0" * 64),), key="k2"),))
-        assert (await bench.store.append(missing)).sent == (Sent("discarded", "blob_unknown"),)
+        missing = hold.plan(
+            note("a"), outbox=(shown(stream_of("new"), LETTER, refers=(BlobHash("0" * 64),), key="k2"),)
+        )
+        assert (await bench.store.append(missing)).sent == (OutboxResult("discarded", "blob_unknown"),)
         assert notes(await bench.store.read(hold.stream)) == [(2, "a")]
         assert await bench.store.stream(stream_of("new")) is None
         assert await code_of(bench.store.blob(LETTER.hash)) is Code.BLOB_UNKNOWN
@@ -238,7 +240,7 @@ class ChangeLaws:
         assert notes(await bench.store.read(hold.stream)) == [(2, "secret")]
         assert await bench.store.blob(PICTURE.hash) == PICTURE
 
-    async def test_what_is_not_there_cannot_be_redacted(self, bench: Bench) -> None:
+    async def test_redaction_of_an_unknown_session_or_record_is_refused(self, bench: Bench) -> None:
         await held(bench)
         assert await code_of(bench.store.redact(redaction("nowhere", 1))) is Code.SESSION_UNKNOWN
         assert await code_of(bench.store.redact(redaction("one", 2))) is Code.RECORD_UNKNOWN
@@ -252,7 +254,7 @@ class ChangeLaws:
         receipt = await bench.store.append(hold.plan(note("b"), known_seq=Seq(2)))
         assert [row.kind for row in receipt.missed] == ["record_redacted"]
 
-    # --- streams that come whole
+    # --- imported streams
 
     async def test_a_stream_comes_with_its_past(self, bench: Bench) -> None:
         stream = stream_of("one")

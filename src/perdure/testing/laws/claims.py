@@ -1,4 +1,4 @@
-"""Laws of claims: which streams have work, who may take them, and the fence that each claim raises."""
+"""Laws of claims: claimable streams, permission to claim, and the fence that each claim raises."""
 # ruff: noqa: D102 - the name of a law is its sentence
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from perdure.errors import Code, Error
 from perdure.ids import Fence, PromiseId, Seq, StreamId, WorkerId
 from perdure.inbox.admit import Admitted, wake
 from perdure.store.protocol import Store
-from perdure.store.shapes import PATIENCE_MS, Claim, Held, Ready, Serves
+from perdure.store.shapes import IDLE_OWNER_GRACE_MS, AlreadyOwned, Claim, ReadyStream, Serves
 from perdure.testing.laws.bench import (
     ANN,
     BOB,
@@ -34,12 +34,12 @@ from perdure.vocab.records import FORMAT
 
 
 async def offered(bench: Bench, worker: WorkerId, *, now: int = 0, limit: int = 100) -> list[StreamId]:
-    """What a worker is offered, sorted."""
+    """Return the streams offered to a worker, sorted."""
     return sorted(await bench.store.claimable(worker, limit=limit, now=now))
 
 
 async def take_over(bench: Bench, stream: StreamId, name: str) -> int:
-    """Let whoever holds a stream die and another worker take it: the takeovers it is told of."""
+    """Kill a stream's owner and claim the stream for another worker. Returns the takeover count of the claim."""
     found = await bench.store.stream(stream)
     assert found is not None
     if found.owner is not None:
@@ -51,7 +51,7 @@ async def take_over(bench: Bench, stream: StreamId, name: str) -> int:
 
 
 class ClaimLaws:
-    """Claims."""
+    """Laws of claims."""
 
     async def test_every_claim_raises_theFence(self, bench: Bench) -> None:
         await enlist(bench, ANN, BOB)
@@ -67,12 +67,12 @@ class ClaimLaws:
         assert [await take_over(bench, hold.stream, by) for by in "123"] == [1, 2, 3]
         claim = await bench.store.claim(hold.stream, WorkerId("3"))
         assert isinstance(claim, Claim)
-        assert claim.takeovers == 3, "it is told again what it may not have heard"
+        assert claim.takeovers == 3, "a repeated claim returns the same count"
         again = Hold(hold.stream, WorkerId("3"), claim.fence)
         await bench.store.append(again.plan(timers=(SetTimer("t", 5),), active=True))
         assert await take_over(bench, hold.stream, "4") == 4, "an append without a record is no progress"
         await bench.store.annotate(hold.stream, note("somebody else"))
-        assert await take_over(bench, hold.stream, "5") == 5, "what others write is no progress"
+        assert await take_over(bench, hold.stream, "5") == 5, "a record of another writer is no progress"
         claim = await bench.store.claim(hold.stream, WorkerId("5"))
         assert isinstance(claim, Claim)
         await bench.store.append(Hold(hold.stream, WorkerId("5"), claim.fence).plan(note("further"), active=True))
@@ -96,7 +96,7 @@ class ClaimLaws:
         await bench.store.append((await again("3")).plan(note("further"), active=True))
         assert await take_over(bench, hold.stream, "4") == 1
 
-    async def test_a_suspect_is_what_more_than_one_owner_left_behind_without_a_record(self, bench: Bench) -> None:
+    async def test_stream_is_quarantined_after_two_takeovers_without_progress(self, bench: Bench) -> None:
         hold = await held(bench)
         stuck = hold.stream
         await bench.store.append(hold.plan(note("begun"), active=True))
@@ -105,29 +105,29 @@ class ClaimLaws:
             await enlist(bench, WorkerId(by))
             return tuple(
                 [
-                    await bench.store.claimable(WorkerId(by), limit=9, now=0, serves=Serves(suspects=which))
+                    await bench.store.claimable(WorkerId(by), limit=9, now=0, serves=Serves(quarantined=which))
                     for which in ("not", "only", "also")
                 ]
             )
 
         bench.kill(ANN)
-        assert await seen("1") == ((stuck,), (), (stuck,)), "one owner that is gone proves nothing"
+        assert await seen("1") == ((stuck,), (), (stuck,)), "one dead owner proves nothing"
         assert await take_over(bench, stuck, "1") == 1
-        assert await seen("1") == ((stuck,), (), (stuck,)), "what is mine is no suspect to me"
+        assert await seen("1") == ((stuck,), (), (stuck,)), "a worker's own stream is not quarantined"
         bench.kill(WorkerId("1"))
         assert await seen("2") == ((), (stuck,), (stuck,))
         assert [ready.stream for ready in await bench.store.claim_ready(WorkerId("2"), limit=9, now=0)] == [stuck]
-        assert await bench.store.claim_ready(WorkerId("2"), limit=9, now=0, serves=Serves(suspects="not")) == ()
+        assert await bench.store.claim_ready(WorkerId("2"), limit=9, now=0, serves=Serves(quarantined="not")) == ()
         claim = await bench.store.claim(stuck, WorkerId("2"))
         assert isinstance(claim, Claim)
         await bench.store.append(Hold(stuck, WorkerId("2"), claim.fence).plan(note("further"), active=True))
         bench.kill(WorkerId("2"))
-        assert await seen("3") == ((stuck,), (), (stuck,)), "it got further"
+        assert await seen("3") == ((stuck,), (), (stuck,)), "the turn made progress"
         assert [await take_over(bench, stuck, by) for by in "34"] == [1, 2]
         claim = await bench.store.claim(stuck, WorkerId("4"))
         assert isinstance(claim, Claim)
         await bench.store.append(Hold(stuck, WorkerId("4"), claim.fence).parting(active=True))
-        assert await seen("5") == ((stuck,), (), (stuck,)), "it was given back"
+        assert await seen("5") == ((stuck,), (), (stuck,)), "the stream was released"
 
     async def test_a_stream_that_was_given_back_is_not_taken_over(self, bench: Bench) -> None:
         hold = await held(bench)
@@ -136,10 +136,10 @@ class ClaimLaws:
         claim = await bench.store.claim(hold.stream, WorkerId("1"))
         assert isinstance(claim, Claim)
         await bench.store.append(Hold(hold.stream, WorkerId("1"), claim.fence).parting(active=True))
-        assert await take_over(bench, hold.stream, "2") == 0, "it was free"
-        assert await take_over(bench, hold.stream, "3") == 1, "whoever gave it back has lived through it"
+        assert await take_over(bench, hold.stream, "2") == 0, "the stream was free"
+        assert await take_over(bench, hold.stream, "3") == 1, "the worker that released the stream survived it"
 
-    async def test_what_was_given_back_and_is_claimed_by_the_way_counts_anew(self, bench: Bench) -> None:
+    async def test_released_stream_claimed_by_scan_resets_the_takeover_count(self, bench: Bench) -> None:
         hold = await held(bench)
         await bench.store.append(hold.plan(note("begun"), active=True))
         for by in "123":
@@ -151,7 +151,7 @@ class ClaimLaws:
             (ready,) = await bench.store.claim_ready(WorkerId(f"after {by}"), limit=5, now=0)
             assert ready.claim is not None
 
-    async def test_who_dies_before_its_first_append_is_counted(self, bench: Bench) -> None:
+    async def test_takeover_is_counted_when_owner_dies_before_first_append(self, bench: Bench) -> None:
         await enlist(bench, ANN)
         stream = await open_stream(bench.store, "one")
         await take(bench.store, stream, ANN)
@@ -167,7 +167,7 @@ class ClaimLaws:
     async def test_a_stream_that_a_live_worker_holds_is_held(self, bench: Bench) -> None:
         hold = await held(bench)
         await enlist(bench, BOB)
-        assert await bench.store.claim(hold.stream, BOB) == Held(ANN)
+        assert await bench.store.claim(hold.stream, BOB) == AlreadyOwned(ANN)
         await bench.store.append(hold.plan(note("mine")))
 
     async def test_a_stream_that_does_not_exist_cannot_be_claimed(self, bench: Bench) -> None:
@@ -188,15 +188,15 @@ class ClaimLaws:
         await enlist(bench, BOB, store=other)
         streams = [await open_stream(bench.store, f"s{i}") for i in range(100)]
 
-        async def grab(store: Store, worker: WorkerId) -> list[Claim | Held | None]:
+        async def grab(store: Store, worker: WorkerId) -> list[Claim | AlreadyOwned | None]:
             return list(await asyncio.gather(*(store.claim(stream, worker) for stream in streams)))
 
         by_ann, by_bob = await asyncio.gather(grab(bench.store, ANN), grab(other, BOB))
         for mine, theirs in zip(by_ann, by_bob, strict=True):
             assert isinstance(mine, Claim) != isinstance(theirs, Claim)
-            assert Held(BOB) == mine or Held(ANN) == theirs
+            assert AlreadyOwned(BOB) == mine or AlreadyOwned(ANN) == theirs
 
-    # --- what has work
+    # --- claimable streams
 
     async def test_a_stream_with_an_inbox_row_has_work(self, bench: Bench) -> None:
         await enlist(bench, ANN)
@@ -223,7 +223,7 @@ class ClaimLaws:
     async def test_a_turn_left_unfinished_by_a_retired_worker_is_work(self, bench: Bench) -> None:
         hold = await held(bench)
         await enlist(bench, BOB)
-        await bench.store.retire(ANN)
+        await bench.store.deregister(ANN)
         assert await offered(bench, BOB) == [hold.stream]
 
     async def test_a_turn_given_back_unfinished_is_work(self, bench: Bench) -> None:
@@ -237,38 +237,38 @@ class ClaimLaws:
         await enlist(bench, BOB)
         assert await offered(bench, BOB) == []
 
-    async def test_what_an_idle_owner_leaves_waiting_is_ready_for_others(self, bench: Bench) -> None:
+    async def test_input_of_an_idle_owner_is_claimable_after_grace(self, bench: Bench) -> None:
         hold = await held(bench)
         await enlist(bench, BOB)
         await bench.store.admit(said(hold.stream, "more"))
         bench.clock.advance(50)
         await bench.store.append(hold.plan(note("served"), active=False))
-        bench.clock.advance(PATIENCE_MS - 1)
+        bench.clock.advance(IDLE_OWNER_GRACE_MS - 1)
         assert await offered(bench, BOB) == [], "the owner has just written"
-        assert await bench.store.claim(hold.stream, BOB) == Held(ANN)
+        assert await bench.store.claim(hold.stream, BOB) == AlreadyOwned(ANN)
         bench.clock.advance(1)
         assert await offered(bench, BOB) == [hold.stream]
-        assert await bench.store.claim_ready(BOB, limit=9, now=0) == (Ready(hold.stream, "default", None),)
+        assert await bench.store.claim_ready(BOB, limit=9, now=0) == (ReadyStream(hold.stream, "default", None),)
         claim = await bench.store.claim(hold.stream, BOB)
         assert isinstance(claim, Claim)
-        assert (claim.previous, claim.fence, claim.takeovers) == (ANN, hold.fence + 1, 0), "nobody died: no takeover"
+        assert (claim.previous, claim.fence, claim.takeovers) == (ANN, hold.fence + 1, 0), "no worker died: no takeover"
         assert await refusal(bench, hold.plan(note("late"))) is Code.LEASE_LOST
         await bench.store.append(Hold(hold.stream, BOB, claim.fence).plan(note("goes on")))
 
-    async def test_what_has_just_come_is_left_to_the_owner(self, bench: Bench) -> None:
+    async def test_new_input_is_left_to_the_idle_owner_for_grace(self, bench: Bench) -> None:
         hold = await held(bench)
         await enlist(bench, BOB)
         await bench.store.append(hold.plan(note("served"), active=False))
-        bench.clock.advance(PATIENCE_MS)
+        bench.clock.advance(IDLE_OWNER_GRACE_MS)
         assert await offered(bench, BOB) == []
         await bench.store.admit(said(hold.stream, "more"))
-        bench.clock.advance(PATIENCE_MS - 1)
+        bench.clock.advance(IDLE_OWNER_GRACE_MS - 1)
         assert await offered(bench, BOB) == []
-        assert await bench.store.claim(hold.stream, BOB) == Held(ANN)
+        assert await bench.store.claim(hold.stream, BOB) == AlreadyOwned(ANN)
         bench.clock.advance(1)
         assert await offered(bench, BOB) == [hold.stream]
 
-    async def test_an_owner_that_is_at_work_or_begins_or_waits_is_not_disturbed(self, bench: Bench) -> None:
+    async def test_working_starting_or_waiting_owner_keeps_its_stream(self, bench: Bench) -> None:
         works, waits, begins = await held(bench, "works"), await held(bench, "waits"), await held(bench, "begins")
         await enlist(bench, BOB)
         for hold in (works, waits, begins):
@@ -277,12 +277,12 @@ class ClaimLaws:
         await take(bench.store, begins.stream, ANN)
         await bench.store.append(works.plan(note("working"), active=True))
         await bench.store.append(waits.plan(note("waiting"), active=False, parked=True))
-        bench.clock.advance(PATIENCE_MS * 2)
+        bench.clock.advance(IDLE_OWNER_GRACE_MS * 2)
         assert await offered(bench, BOB) == []
         for hold in (works, waits, begins):
-            assert await bench.store.claim(hold.stream, BOB) == Held(ANN)
+            assert await bench.store.claim(hold.stream, BOB) == AlreadyOwned(ANN)
 
-    async def test_who_is_ready_does_not_wait_longer_because_of_an_annotation(self, bench: Bench) -> None:
+    async def test_annotation_does_not_delay_a_ready_stream(self, bench: Bench) -> None:
         await enlist(bench, ANN)
         first = await open_stream(bench.store, "first")
         bench.clock.advance(10)
@@ -308,10 +308,10 @@ class ClaimLaws:
     async def test_a_worker_is_offered_the_turn_it_holds_and_does_not_drive(self, bench: Bench) -> None:
         hold = await parked(bench, active=True)
         (ready,) = await bench.store.claim_ready(ANN, limit=9, now=0)
-        assert ready.claim is not None, "but suppose that the answer was lost"
+        assert ready.claim is not None, "suppose the reply was lost"
         assert await offered(bench, ANN) == [hold.stream]
-        assert await bench.store.claim_ready(ANN, limit=9, now=0) == (Ready(hold.stream, "default", None),)
-        busy = Serves(besides=(hold.stream,))
+        assert await bench.store.claim_ready(ANN, limit=9, now=0) == (ReadyStream(hold.stream, "default", None),)
+        busy = Serves(driving=(hold.stream,))
         assert await bench.store.claimable(ANN, limit=9, now=0, serves=busy) == ()
         assert await bench.store.claim_ready(ANN, limit=9, now=0, serves=busy) == ()
         claim = await bench.store.claim(hold.stream, ANN)
@@ -330,7 +330,7 @@ class ClaimLaws:
         await bench.store.admit(said(hold.stream, "y"))
         assert await offered(bench, ANN, now=10) == [hold.stream]
 
-    # --- a turn that waits
+    # --- waiting turns
 
     async def test_an_input_queues_behind_a_parked_turn(self, bench: Bench) -> None:
         hold = await parked(bench, parked=True)
@@ -350,7 +350,7 @@ class ClaimLaws:
         assert await offered(bench, ANN, now=499) == []
         assert await offered(bench, ANN, now=500) == [hold.stream]
 
-    async def test_a_claim_tells_that_the_turn_is_parked_until_an_append_says_otherwise(self, bench: Bench) -> None:
+    async def test_claim_reports_a_parked_turn_until_the_next_append(self, bench: Bench) -> None:
         hold = await parked(bench, parked=True)
         assert await bench.store.claim(hold.stream, ANN) == Claim(hold.stream, Fence(2), Seq(1), None, True)
         info = await bench.store.stream(hold.stream)
@@ -362,9 +362,7 @@ class ClaimLaws:
         assert info is not None
         assert (info.parked, info.active) == (False, True)
 
-    async def test_a_parked_turn_whose_new_owner_died_before_its_first_append_is_still_woken(
-        self, bench: Bench
-    ) -> None:
+    async def test_parked_turn_is_woken_after_its_new_owner_died_early(self, bench: Bench) -> None:
         hold = await parked(bench, parked=True)
         await bench.store.admit(wake(hold.stream, PromiseId("p"), at=1))
         await take(bench.store, hold.stream, ANN)

@@ -1,4 +1,4 @@
-"""Laws of the inbox: what is accepted is never lost and never enters twice. And of admitted records."""
+"""Laws of the inbox and of admitted records: an accepted item is never lost and never enters twice."""
 # ruff: noqa: D102 - the name of a law is its sentence
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from perdure.vocab.records import SessionOpened, TitleSet, kind_of, write
 
 
 class InboxLaws:
-    """Admission, consumption, delivery, annotation."""
+    """Laws of admission, consumption, delivery and annotation."""
 
     async def test_the_first_delivery_opens_the_session_with_a_record(self, bench: Bench) -> None:
         stream = stream_of("one")
@@ -49,7 +49,7 @@ class InboxLaws:
         assert (row.id, row.stream, row.source_key, row.at) == (admission.inbox_id, stream, "key-hello", 5)
         assert row.item == said(stream, "hello").item
 
-    async def test_who_opens_a_stream_and_has_it_knows_what_is_in_it(self, bench: Bench) -> None:
+    async def test_claim_of_an_opening_admission_contains_the_loaded_stream(self, bench: Bench) -> None:
         await enlist(bench, ANN)
         process = replace(
             said(process_stream(Tenant("default"), "p"), "go", agent="code"),
@@ -62,7 +62,7 @@ class InboxLaws:
             assert claim is not None
             assert claim.loaded == await bench.store.load(new.stream, code="")
 
-    async def test_who_does_not_open_a_stream_does_not_know_what_is_in_it(self, bench: Bench) -> None:
+    async def test_claim_of_a_later_admission_contains_no_loaded_stream(self, bench: Bench) -> None:
         await enlist(bench, ANN)
         await enlist(bench, BOB)
         stream = await open_stream(bench.store, "one")
@@ -77,10 +77,10 @@ class InboxLaws:
         for one, told in zip(new, admissions, strict=True):
             assert isinstance(told, Admitted)
             claim = claimed(one, told)
-            if claim is not None and claim.loaded is not None:  # then it was alone, and others came behind it
+            if claim is not None and claim.loaded is not None:  # first of the batch, before the others
                 assert claim.loaded.inbox == (await bench.store.inbox(one.stream))[:1]
 
-    async def test_what_shall_open_a_stream_goes_into_none_that_exists(self, bench: Bench) -> None:
+    async def test_fresh_delivery_is_refused_by_an_existing_stream(self, bench: Bench) -> None:
         await enlist(bench, ANN)
         first, second = said(stream_of("one"), "hello"), said(stream_of("one"), "more")
         assert isinstance(await bench.store.admit(replace(first, fresh=True), claim_for=ANN), Admitted)
@@ -104,13 +104,13 @@ class InboxLaws:
     async def test_a_delivery_may_say_how_the_stream_it_opens_is_found(self, bench: Bench) -> None:
         hold = await held(bench)
         await bench.store.admit(replace(said(stream_of("a"), "hello"), tags=("red", "big")))
-        await bench.store.append(hold.plan(sends=(replace(said(stream_of("b"), "hello"), tags=("red",)),)))
+        await bench.store.append(hold.plan(outbox=(replace(said(stream_of("b"), "hello"), tags=("red",)),)))
         await bench.store.admit(replace(said(stream_of("a"), "more"), tags=("too late",)))
         red = await bench.store.streams(tenant=Tenant("default"), kind="session", limit=9, tag="red")
         assert {info.stream: info.tags for info in red} == {stream_of("a"): ("big", "red"), stream_of("b"): ("red",)}
         assert not await bench.store.streams(tenant=Tenant("default"), kind="session", limit=9, tag="too late")
 
-    async def test_who_brings_something_while_the_stream_is_deleted_is_told_clearly(self, bench: Bench) -> None:
+    async def test_admission_concurrent_with_deletion_fails_with_session_unknown(self, bench: Bench) -> None:
         other = await bench.reopen()
         for n in range(8):
             stream = await open_stream(bench.store, f"s{n}")
@@ -154,7 +154,7 @@ class InboxLaws:
         await bench.store.admit(said(stream_of("one"), "hello", key="k"))
         assert isinstance(await bench.store.admit(said(stream_of("two"), "other", key="k")), Admitted)
 
-    async def test_a_session_that_nobody_opens_is_unknown(self, bench: Bench) -> None:
+    async def test_input_without_agent_is_refused_by_an_unknown_session(self, bench: Bench) -> None:
         with pytest.raises(Error) as caught:
             await bench.store.admit(said(stream_of("one"), "hello", agent=None))
         assert caught.value.code is Code.SESSION_UNKNOWN
@@ -256,9 +256,7 @@ class InboxLaws:
         assert isinstance(admission, Admitted)
         assert admission.fence is None
 
-    async def test_a_sender_is_not_given_the_stream_of_a_dead_worker_for_a_takeover_is_counted(
-        self, bench: Bench
-    ) -> None:
+    async def test_admission_does_not_claim_the_stream_of_a_dead_worker(self, bench: Bench) -> None:
         hold = await held(bench)
         await bench.store.append(hold.plan(active=False))
         await enlist(bench, BOB)
@@ -280,7 +278,7 @@ class InboxLaws:
 
     # --- admitted records
 
-    async def test_anybody_may_annotate_a_stream_that_somebody_holds(self, bench: Bench) -> None:
+    async def test_owned_stream_is_annotated_by_another_writer(self, bench: Bench) -> None:
         hold = await held(bench)
         await bench.store.append(hold.plan(note("mine")))
         added = await bench.store.annotate(hold.stream, note("theirs"))

@@ -1,4 +1,4 @@
-"""Laws of interventions: what somebody does from outside to a turn or an inbox, all of it or nothing."""
+"""Laws of control writes to a turn or an inbox from outside: all or nothing."""
 # ruff: noqa: D102 - the name of a law is its sentence
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from perdure.testing.laws.bench import ANN, BOB, Bench, enlist, held, note, note
 
 
 async def code_of(bench: Bench, intervention: Intervention) -> Code:
-    """The code with which an intervention is refused."""
+    """Return the error code of a refused control write."""
     with pytest.raises(Error) as caught:
         await bench.store.intervene(intervention)
     return caught.value.code
 
 
 class InterventionLaws:
-    """One transaction, whatever it is made of."""
+    """Laws of control writes. Each is one transaction."""
 
     async def test_a_note_and_a_delivery_are_written_together(self, bench: Bench) -> None:
         stream = await open_stream(bench.store, "one")
@@ -33,7 +33,7 @@ class InterventionLaws:
         assert notes(await bench.store.read(stream)) == [(2, "a")]
         assert [row.source_key for row in await bench.store.inbox(stream)] == ["key-hello", "key-stop"]
 
-    async def test_a_note_whose_key_is_taken_is_left_out_and_the_rest_stands(self, bench: Bench) -> None:
+    async def test_note_with_a_taken_key_is_skipped_and_others_written(self, bench: Bench) -> None:
         stream = await open_stream(bench.store, "one")
         await bench.store.annotate(stream, note("first", key="gate:t"))
         new = said(stream, "stop", agent=None)
@@ -43,7 +43,7 @@ class InterventionLaws:
         assert notes(await bench.store.read(stream)) == [(2, "first")]
         assert len(await bench.store.inbox(stream)) == 2
 
-    async def test_what_was_delivered_before_changes_nothing_at_all(self, bench: Bench) -> None:
+    async def test_repeated_delivery_writes_nothing(self, bench: Bench) -> None:
         stream = await open_stream(bench.store, "one")
         (waiting,) = await bench.store.inbox(stream)
         again = Intervention(stream, delivery=said(stream, "hello"), notes=(note("a"),), withdraw=(waiting.id,))
@@ -55,17 +55,17 @@ class InterventionLaws:
         assert notes(await bench.store.read(stream)) == []
         assert await bench.store.inbox(stream) == (waiting,)
 
-    async def test_what_it_sends_to_others_is_written_with_it(self, bench: Bench) -> None:
+    async def test_outbox_commits_with_the_control_write(self, bench: Bench) -> None:
         stream, other = await open_stream(bench.store, "one"), await open_stream(bench.store, "two")
         gone = await open_stream(bench.store, "gone")
         await bench.store.delete(gone)
-        sends = (said(gone, "nobody", agent=None), said(other, "news", agent=None))
+        outbox = (said(gone, "nobody", agent=None), said(other, "news", agent=None))
         new = said(stream, "stop", agent=None)
-        done = await bench.store.intervene(Intervention(stream, delivery=new, notes=(note("a"),), sends=sends))
+        done = await bench.store.intervene(Intervention(stream, delivery=new, notes=(note("a"),), outbox=outbox))
         assert done.done
         assert [row.source_key for row in await bench.store.inbox(other)] == ["key-hello", "key-news"]
-        assert await bench.store.stream(gone) is None, "nobody is brought back to be told something"
-        again = Intervention(stream, delivery=new, notes=(note("b"),), sends=(said(other, "more", agent=None),))
+        assert await bench.store.stream(gone) is None, "a message does not recreate a deleted stream"
+        again = Intervention(stream, delivery=new, notes=(note("b"),), outbox=(said(other, "more", agent=None),))
         assert not (await bench.store.intervene(again)).done
         assert len(await bench.store.inbox(other)) == 2
         assert notes(await bench.store.read(stream)) == [(2, "a")]
@@ -77,7 +77,7 @@ class InterventionLaws:
             stream,
             delivery=said(stream, "late", agent=None),
             notes=(note("late"),),
-            sends=(said(other, "late", agent=None),),
+            outbox=(said(other, "late", agent=None),),
             unless=("else", "end"),
         )
         done = await bench.store.intervene(late)
@@ -93,7 +93,7 @@ class InterventionLaws:
                 stream,
                 delivery=said(stream, f"end {number}", agent=None),
                 notes=(note(f"end {number}", key="end"),),
-                sends=(said(other, f"end {number}", agent=None),),
+                outbox=(said(other, f"end {number}", agent=None),),
                 unless=("end",),
             )
 
@@ -197,7 +197,7 @@ class InterventionLaws:
         assert [text for _, text in notes(await bench.store.read(hold.stream))] == ["a", "b"]
         assert (await take(bench.store, hold.stream, ANN)).fence > hold.fence
 
-    async def test_nobody_takes_over_a_paused_turn(self, bench: Bench) -> None:
+    async def test_paused_turn_is_not_claimable_after_its_owner_died(self, bench: Bench) -> None:
         hold = await held(bench)
         await enlist(bench, BOB)
         await bench.store.append(hold.plan(note("a"), active=True))

@@ -1,4 +1,4 @@
-"""Laws of leases: who is alive, who is certainly dead, and what a lapsed lease means."""
+"""Laws of leases: live workers, proven deaths, and lapsed leases."""
 # ruff: noqa: D102 - the name of a law is its sentence
 
 from __future__ import annotations
@@ -7,8 +7,8 @@ from perdure.commit.plan import SetTimer
 from perdure.errors import Code
 from perdure.ids import WorkerId
 from perdure.inbox.admit import Admitted
-from perdure.store.permits import Ask
-from perdure.store.shapes import Claim, Held
+from perdure.store.permits import PermitRequest
+from perdure.store.shapes import AlreadyOwned, Claim
 from perdure.testing.laws.bench import (
     ANN,
     BOB,
@@ -29,7 +29,7 @@ NEWCOMER = WorkerId("cyd")
 
 
 class LeaseLaws:
-    """Workers and their leases."""
+    """Laws of workers and their leases."""
 
     async def test_a_registered_worker_is_alive(self, bench: Bench) -> None:
         await bench.store.register(ANN, pid=41, version="1.2", now=77)
@@ -38,7 +38,7 @@ class LeaseLaws:
         assert bench.store.lease_live(ANN)
         assert not await bench.store.is_dead(ANN)
 
-    async def test_a_worker_is_listed_with_its_machine_its_lease_and_what_it_holds(self, bench: Bench) -> None:
+    async def test_listed_worker_has_host_lease_and_stream_counts(self, bench: Bench) -> None:
         await bench.store.register(BOB, pid=1, version="1", now=0, host="far.example")
         one, two = await held(bench, "one"), await held(bench, "two")
         await bench.store.append(one.plan(note("working"), active=True))
@@ -59,7 +59,7 @@ class LeaseLaws:
         assert [worker.alive for worker in await other.workers()] == [True]
         assert not await other.is_dead(ANN)
 
-    async def test_a_worker_nobody_knows_is_dead(self, bench: Bench) -> None:
+    async def test_unknown_worker_is_dead(self, bench: Bench) -> None:
         assert await bench.store.is_dead(WorkerId("nobody"))
         assert not bench.store.lease_live(WorkerId("nobody"))
 
@@ -89,12 +89,12 @@ class LeaseLaws:
         await enlist(bench, BOB)
         bench.clock.jump_wall(86_400_000)
         assert bench.store.lease_live(ANN)
-        assert await bench.store.claim(hold.stream, BOB) == Held(ANN)
+        assert await bench.store.claim(hold.stream, BOB) == AlreadyOwned(ANN)
         bench.clock.jump_wall(-2 * 86_400_000)
         assert bench.store.lease_live(ANN)
-        assert await bench.store.claim(hold.stream, BOB) == Held(ANN)
+        assert await bench.store.claim(hold.stream, BOB) == AlreadyOwned(ANN)
 
-    async def test_a_lapsed_lease_that_nobody_took_is_renewed_by_the_next_append(self, bench: Bench) -> None:
+    async def test_lapsed_lease_of_unclaimed_streams_is_renewed_by_append(self, bench: Bench) -> None:
         hold = await held(bench)
         await enlist(bench, BOB)
         bench.clock.advance(LEASE_MS * 2)
@@ -102,21 +102,21 @@ class LeaseLaws:
         await bench.store.append(hold.plan(note("still here")))
         assert bench.store.lease_live(ANN)
         await bench.store.renew(BOB)
-        assert await bench.store.claim(hold.stream, BOB) == Held(ANN)
+        assert await bench.store.claim(hold.stream, BOB) == AlreadyOwned(ANN)
 
-    async def test_what_is_taken_under_a_lapsed_lease_is_not_taken_away_at_once(self, bench: Bench) -> None:
+    async def test_stream_claimed_under_a_lapsed_lease_keeps_its_owner(self, bench: Bench) -> None:
         await enlist(bench, ANN, BOB)
         taken, idle = await open_stream(bench.store, "taken"), stream_of("idle")
-        bench.clock.advance(LEASE_MS * 2)  # as if the store had been away: everybody has lapsed
+        bench.clock.advance(LEASE_MS * 2)  # like a store outage: all leases have lapsed
         assert isinstance(await bench.store.claim(taken, ANN), Claim)
-        assert await bench.store.claim(taken, BOB) == Held(ANN)
-        await enlist(bench, NEWCOMER)  # who was not there does not know that everybody was away
-        assert await bench.store.claim(taken, NEWCOMER) == Held(ANN)
+        assert await bench.store.claim(taken, BOB) == AlreadyOwned(ANN)
+        await enlist(bench, NEWCOMER)  # a new worker does not know of the outage
+        assert await bench.store.claim(taken, NEWCOMER) == AlreadyOwned(ANN)
         bench.clock.advance(LEASE_MS * 2)
         admitted = await bench.store.admit(said(idle, "hello"), claim_for=ANN)
         assert isinstance(admitted, Admitted)
         assert admitted.fence is not None
-        assert await bench.store.claim(idle, BOB) == Held(ANN)
+        assert await bench.store.claim(idle, BOB) == AlreadyOwned(ANN)
 
     async def test_a_busy_worker_keeps_its_lease_by_appending(self, bench: Bench) -> None:
         hold = await held(bench)
@@ -126,7 +126,7 @@ class LeaseLaws:
             assert bench.store.lease_live(ANN)
         assert [worker.alive for worker in await (await bench.reopen()).workers()] == [True]
 
-    async def test_a_lapsed_lease_that_somebody_took_is_lost(self, bench: Bench) -> None:
+    async def test_append_is_refused_after_a_lapsed_stream_was_claimed(self, bench: Bench) -> None:
         hold = await held(bench)
         bench.clock.advance(LEASE_MS)
         await enlist(bench, BOB)
@@ -138,7 +138,7 @@ class LeaseLaws:
         hold = await held(bench)
         other = await bench.reopen()
         await enlist(bench, BOB, store=other)
-        assert await other.claim(hold.stream, BOB) == Held(ANN)
+        assert await other.claim(hold.stream, BOB) == AlreadyOwned(ANN)
         bench.kill(ANN)
         assert await other.is_dead(ANN)
         claim = await other.claim(hold.stream, BOB)
@@ -155,7 +155,7 @@ class LeaseLaws:
     async def test_a_worker_that_retires_frees_its_streams_at_once(self, bench: Bench) -> None:
         hold = await held(bench)
         await enlist(bench, BOB)
-        await bench.store.retire(ANN)
+        await bench.store.deregister(ANN)
         assert [worker.id for worker in await bench.store.workers()] == [BOB]
         assert await bench.store.is_dead(ANN)
         assert not bench.store.lease_live(ANN)
@@ -167,18 +167,18 @@ class LeaseLaws:
     async def test_a_worker_that_retires_with_loose_ends_was_last_seen_then(self, bench: Bench) -> None:
         await held(bench)
         bench.clock.advance(LEASE_MS // 2)
-        await bench.store.retire(ANN, loose_ends=True)
+        await bench.store.deregister(ANN, abandoned_calls=True)
         bench.clock.advance(40)
         (ann,) = await (await bench.reopen()).workers()
         assert not ann.alive
         assert ann.seen_ms_ago == 40
 
-    async def test_the_dead_are_forgotten_with_what_they_held_idle_when_another_worker_starts(
-        self, bench: Bench
-    ) -> None:
+    async def test_starting_worker_removes_dead_workers_and_their_idle_streams(self, bench: Bench) -> None:
         hold = await held(bench)
         await bench.store.append(hold.plan(note("served"), active=False))
-        await bench.store.exchange(ANN, asks=(Ask("a", (("tool:x", 1),)), Ask("b", (("tool:x", 1),))), now=0)
+        await bench.store.exchange(
+            ANN, asks=(PermitRequest("a", (("tool:x", 1),)), PermitRequest("b", (("tool:x", 1),))), now=0
+        )
         bench.kill(ANN)
         await enlist(bench, BOB)
         assert [worker.id for worker in await bench.store.workers()] == [BOB]
@@ -186,7 +186,7 @@ class LeaseLaws:
         assert await bench.store.is_dead(ANN)
         claim = await bench.store.claim(hold.stream, BOB)
         assert isinstance(claim, Claim)
-        assert (claim.previous, claim.takeovers) == (None, 0), "nothing of it was under way"
+        assert (claim.previous, claim.takeovers) == (None, 0), "the dead worker had no work in flight"
 
     async def test_the_dead_are_remembered_while_something_of_theirs_may_be_under_way(self, bench: Bench) -> None:
         works, told, naps = await held(bench, "works"), await held(bench, "told"), await held(bench, "naps")
@@ -202,7 +202,7 @@ class LeaseLaws:
             assert isinstance(claim, Claim)
             assert (claim.previous, claim.takeovers) == (ANN, 1)
 
-    async def test_who_is_gone_and_not_certainly_dead_is_remembered(self, bench: Bench) -> None:
+    async def test_lapsed_worker_without_proof_of_death_stays_registered(self, bench: Bench) -> None:
         await enlist(bench, ANN)
         bench.clock.advance(LEASE_MS * 1000)
         await enlist(bench, BOB)
@@ -211,7 +211,7 @@ class LeaseLaws:
     async def test_retiring_leaves_the_streams_of_others_alone(self, bench: Bench) -> None:
         hold = await held(bench)
         await enlist(bench, BOB)
-        await bench.store.retire(BOB)
+        await bench.store.deregister(BOB)
         await bench.store.append(hold.plan(note("mine")))
 
     async def test_a_stuck_lease_is_diagnosed(self, bench: Bench) -> None:

@@ -1,4 +1,4 @@
-"""Laws of lists that stay cheap: streams in the order of their making, found by tags that their end takes away."""
+"""Laws of lists that stay cheap: streams in creation order, found by tags that the end of a stream removes."""
 # ruff: noqa: D102 - the name of a law is its sentence
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from perdure.commit.changes import Intervention, Label, Note
-from perdure.commit.plan import Entry, Sent
+from perdure.commit.plan import Entry, OutboxResult
 from perdure.errors import Code, Error
 from perdure.ids import DEFAULT_TENANT, SessionId, StreamId, Tenant, session_stream
 from perdure.inbox.admit import Admitted, Conflict, Duplicate
@@ -19,24 +19,24 @@ from perdure.vocab.log_keys import PROCESS_END
 
 
 def end(text: str = "over") -> Entry:
-    """The record that ends a stream."""
+    """Return the record that ends a stream."""
     return note(text, key=PROCESS_END)
 
 
 async def found(store: Store, tag: str, *, agent: str | None = None) -> list[str]:
-    """The names of the sessions that a list has, the latest made first."""
+    """Return the names of the listed sessions, newest first."""
     page = await store.newest(tenant=DEFAULT_TENANT, kind="session", limit=99, tag=tag, agent=agent)
     return [info.name for info in page]
 
 
 async def tagged(bench: Bench, name: str, *tags: str) -> StreamId:
-    """A stream that has these tags from its beginning on."""
+    """Create a stream with these tags."""
     await bench.store.admit(replace(said(stream_of(name), "hello"), tags=tags))
     return stream_of(name)
 
 
 class ListingLaws:
-    """Lists."""
+    """Laws of lists."""
 
     async def test_the_latest_made_is_first_whatever_changes_since(self, bench: Bench) -> None:
         for name in ("one", "two", "three"):
@@ -57,7 +57,7 @@ class ListingLaws:
         rest = await bench.store.newest(tenant=DEFAULT_TENANT, kind="session", tag="red", limit=3, before=after)
         assert [info.name for info in rest] == ["s3", "s2", "s1"]
 
-    async def test_a_list_is_of_one_tenant_one_kind_one_tag_and_one_agent(self, bench: Bench) -> None:
+    async def test_list_filters_by_tenant_kind_tag_and_agent(self, bench: Bench) -> None:
         await tagged(bench, "mine", "red")
         await bench.store.admit(replace(said(session_stream(Tenant("acme"), SessionId("theirs")), "x"), tags=("red",)))
         await bench.store.admit(replace(said(stream_of("other"), "x", agent="b"), tags=("red", "blue")))
@@ -89,7 +89,7 @@ class ListingLaws:
         assert {head[:2] for head in after.values()} == {head[:2] for head in before.values()}
         assert await bench.store.heads([]) == {}
 
-    async def test_a_stream_that_was_made_again_ends_elsewhere_though_it_is_as_long(self, bench: Bench) -> None:
+    async def test_recreated_stream_of_equal_length_has_another_head(self, bench: Bench) -> None:
         await tagged(bench, "other")
         await tagged(bench, "one")
         (before,) = (await bench.store.heads([stream_of("one")])).values()
@@ -101,10 +101,10 @@ class ListingLaws:
         assert after.last_seq == before.last_seq
         assert after != before
 
-    # --- what is live
+    # --- live tags
 
     @pytest.mark.parametrize("how", ["owned", "with others", "annotated", "intervened", "sent"])
-    async def test_whatever_ends_a_stream_takes_its_live_tags(self, how: str, bench: Bench) -> None:
+    async def test_ended_stream_loses_its_live_tags(self, how: str, bench: Bench) -> None:
         stream = await tagged(bench, "one", "live:all", "live:red", "red", "lived")
         await tagged(bench, "two", "live:all", "live:red")
         hold = await held(bench, "one")
@@ -119,7 +119,7 @@ class ListingLaws:
             case "intervened":
                 await bench.store.intervene(Intervention(stream, notes=(note("a"), end())))
             case _:
-                await bench.store.append(hold.plan(end(), sends=(said(stream_of("two"), "it is over"),)))
+                await bench.store.append(hold.plan(end(), outbox=(said(stream_of("two"), "it is over"),)))
         assert await found(bench.store, "live:all") == await found(bench.store, "live:red") == ["two"]
         assert await found(bench.store, "red") == await found(bench.store, "lived") == ["one"]
 
@@ -137,7 +137,7 @@ class ListingLaws:
             await bench.store.append(hold.plan(note("b", key="k"), end()))
         assert await found(bench.store, "live:all") == ["one"]
 
-    async def test_what_has_ended_gets_no_live_tag(self, bench: Bench) -> None:
+    async def test_ended_stream_accepts_no_live_tag(self, bench: Bench) -> None:
         stream = await tagged(bench, "one")
         await bench.store.annotate(stream, end())
         await bench.store.annotate(stream, note("a"), label=Label(adds=("live:red", "red")))
@@ -184,7 +184,7 @@ class ListingLaws:
         assert await found(bench.store, "a") == ["one"]
         assert len(await bench.store.read(stream_of("one"))) == 1
 
-    async def test_two_who_note_the_same_streams_do_not_wait_for_each_other_for_ever(self, bench: Bench) -> None:
+    async def test_concurrent_notes_on_the_same_streams_do_not_deadlock(self, bench: Bench) -> None:
         names = ["one", "two", "three"]
         for name in names:
             await tagged(bench, name)
@@ -202,9 +202,11 @@ class ListingLaws:
         await bench.store.delete(stream_of("one"))
         assert isinstance(await bench.store.admit(new), Conflict)
         hold = await held(bench, "sender")
-        assert (await bench.store.append(hold.plan(sends=(new,)))).sent == (Sent("conflict"),)
+        assert (await bench.store.append(hold.plan(outbox=(new,)))).sent == (OutboxResult("conflict"),)
         assert await bench.store.stream(stream_of("one")) is None
-        assert isinstance(await bench.store.admit(said(stream_of("one"), "hello")), Admitted), "others may"
+        assert isinstance(await bench.store.admit(said(stream_of("one"), "hello")), Admitted), (
+            "other deliveries may reopen the name"
+        )
 
     async def test_a_deleted_stream_takes_the_tags_that_lead_to_it(self, bench: Bench) -> None:
         theirs = session_stream(Tenant("acme"), SessionId("theirs"))

@@ -1,4 +1,4 @@
-"""Laws of the side channel: it may lose anything, and must never show what is not so."""
+"""Laws of the side channel: it may lose anything and must never show wrong text."""
 # ruff: noqa: D102 - the name of a law is its sentence
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from perdure.testing.laws.bench import Bench, open_stream, stream_of
 def piece(
     text: str, start: int, *, run: int = 1, name: str = "one", effect: str = "m1.1", thinking: bool = False
 ) -> Piece:
-    """A piece of a reply."""
+    """Return a piece of a reply."""
     return Piece(stream_of(name), TurnId("t"), EffectId(effect), run, Seq(3), start, text, thinking=thinking)
 
 
 class LiveLaws:
-    """What models are writing."""
+    """Laws of the side channel."""
 
-    async def test_what_one_process_tells_another_reads_in_order(self, bench: Bench) -> None:
+    async def test_deltas_are_read_in_order_by_another_process(self, bench: Bench) -> None:
         hel, lo = replace(piece("Hel\u00e4\U0001f600", 0), thinking=True), piece('lo "quoted" \\ {x,y}', 5)
         await bench.store.live.put([lo], now=1)
         await bench.store.live.put([hel, piece("else", 0, name="two")], now=2)
@@ -28,7 +28,7 @@ class LiveLaws:
         assert await other.live.read(stream_of("one")) == (hel, lo)
         assert await other.live.read(stream_of("three")) == ()
 
-    async def test_a_call_that_is_over_is_forgotten_and_a_later_run_is_not(self, bench: Bench) -> None:
+    async def test_deltas_of_an_ended_call_are_deleted_alone(self, bench: Bench) -> None:
         old, new = piece("old", 0), piece("new", 0, run=2)
         await bench.store.live.put([old, new, piece("else", 0, name="two")], now=1)
         await bench.store.live.put([], over=[(stream_of("one"), 1)], now=2)
@@ -44,7 +44,7 @@ class LiveLaws:
         await bench.store.delete(stream)
         assert await bench.store.live.read(stream) == ()
 
-    async def test_what_the_dead_have_left_is_swept(self, bench: Bench) -> None:
+    async def test_deltas_of_dead_workers_are_swept(self, bench: Bench) -> None:
         await bench.store.live.put([piece("left behind", 0)], now=1)
         await bench.store.live.put([piece("new", 0, name="two")], now=KEPT_MS + 2)
         assert await bench.store.live.read(stream_of("one")) == ()

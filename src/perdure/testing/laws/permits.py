@@ -1,4 +1,4 @@
-"""Laws of permits: a limit holds across workers, in the order of asking, and dies with whoever held a part of it."""
+"""Laws of permits: a limit holds across workers, in request order, and a dead worker's permits are free."""
 # ruff: noqa: D102 - the name of a law is its sentence
 
 from __future__ import annotations
@@ -6,25 +6,25 @@ from __future__ import annotations
 import asyncio
 
 from perdure.ids import WorkerId
-from perdure.store.permits import Ask
+from perdure.store.permits import PermitRequest
 from perdure.store.protocol import Store
 from perdure.testing.laws.bench import ANN, BOB, LEASE_MS, Bench, enlist
 
 CID = WorkerId("cid")
 
 
-def charge(holder: str, most: int = 2, *, waits: bool = True) -> Ask:
-    """Somebody wants to charge."""
-    return Ask(holder, (("tool:charge", most),), waits)
+def charge(holder: str, most: int = 2, *, waits: bool = True) -> PermitRequest:
+    """Return a permit request of one holder for the tool `charge`."""
+    return PermitRequest(holder, (("tool:charge", most),), waits)
 
 
-async def ask(bench: Bench, worker: WorkerId, *asks: Ask, back: tuple[str, ...] = ()) -> list[str]:
-    """Who of them has its permits now."""
+async def ask(bench: Bench, worker: WorkerId, *asks: PermitRequest, back: tuple[str, ...] = ()) -> list[str]:
+    """Exchange permits, and return the holders that have theirs now."""
     return sorted(await bench.store.exchange(worker, asks=asks, back=back, now=bench.clock.wall_ms()))
 
 
 class PermitLaws:
-    """Permits."""
+    """Laws of permits."""
 
     async def test_no_more_hold_a_permit_than_its_limit_says(self, bench: Bench) -> None:
         await enlist(bench, ANN, BOB)
@@ -43,7 +43,7 @@ class PermitLaws:
         assert await ask(bench, ANN, charge("a", 1), charge("b", 1)) == ["a"]
         assert len(await bench.store.permits()) == 2
 
-    async def test_what_is_given_back_goes_to_whoever_waits_for_longest(self, bench: Bench) -> None:
+    async def test_released_permit_goes_to_the_oldest_request(self, bench: Bench) -> None:
         await enlist(bench, ANN, BOB, CID)
         assert await ask(bench, ANN, charge("a", 1)) == ["a"]
         assert await ask(bench, BOB, charge("b", 1)) == []
@@ -54,13 +54,13 @@ class PermitLaws:
         assert await ask(bench, BOB, back=("b",)) == []
         assert await ask(bench, CID, charge("c", 1)) == ["c"]
 
-    async def test_who_does_not_want_to_wait_is_not_in_line(self, bench: Bench) -> None:
+    async def test_nonblocking_permit_request_is_not_queued(self, bench: Bench) -> None:
         await enlist(bench, ANN, BOB)
         assert await ask(bench, ANN, charge("a", 1)) == ["a"]
         assert await ask(bench, BOB, charge("b", 1, waits=False)) == []
         assert [permit.holder for permit in await bench.store.permits()] == ["a"]
 
-    async def test_who_gives_up_waiting_is_not_waited_for(self, bench: Bench) -> None:
+    async def test_withdrawn_permit_request_leaves_the_queue(self, bench: Bench) -> None:
         await enlist(bench, ANN, BOB, CID)
         await ask(bench, ANN, charge("a", 1))
         await ask(bench, BOB, charge("b", 1))
@@ -75,25 +75,25 @@ class PermitLaws:
         await ask(bench, BOB, back=("a",))
         assert await ask(bench, BOB, charge("b", 1)) == []
 
-    async def test_what_another_worker_holds_is_taken_though_the_holder_is_called_the_same(self, bench: Bench) -> None:
+    async def test_permit_holders_of_equal_name_differ_between_workers(self, bench: Bench) -> None:
         await enlist(bench, ANN, BOB)
-        seat, other = charge("s#seat", 1, waits=False), charge("t#seat", 1, waits=False)
-        assert await ask(bench, ANN, seat) == ["s#seat"]
-        assert await ask(bench, BOB, seat) == [], "it is ann's"
-        await ask(bench, ANN, back=("s#seat",))
+        slot, other = charge("s#slot", 1, waits=False), charge("t#slot", 1, waits=False)
+        assert await ask(bench, ANN, slot) == ["s#slot"]
+        assert await ask(bench, BOB, slot) == [], "ann holds the permit"
+        await ask(bench, ANN, back=("s#slot",))
         assert await bench.store.permits() == ()
-        assert await ask(bench, BOB, seat) == ["s#seat"]
-        assert await ask(bench, ANN, other) == [], "bob has it"
+        assert await ask(bench, BOB, slot) == ["s#slot"]
+        assert await ask(bench, ANN, other) == [], "bob holds the permit"
 
     async def test_each_worker_has_a_permit_of_its_own_for_the_same_holder(self, bench: Bench) -> None:
         await enlist(bench, ANN, BOB)
         assert await ask(bench, ANN, charge("s")) == ["s"]
         assert await ask(bench, BOB, charge("s")) == ["s"]
-        assert await ask(bench, BOB, charge("t")) == [], "both count"
+        assert await ask(bench, BOB, charge("t")) == [], "the permits of both workers count"
         await ask(bench, BOB, back=("s", "t"))
         assert [(p.holder, p.worker) for p in await bench.store.permits()] == [("s", ANN)]
 
-    async def test_who_takes_over_from_a_lapsed_worker_has_a_permit_of_its_own(self, bench: Bench) -> None:
+    async def test_takeover_from_a_lapsed_worker_gets_a_separate_permit(self, bench: Bench) -> None:
         await enlist(bench, ANN, BOB)
         assert await ask(bench, ANN, charge("s", 1)) == ["s"]
         bench.clock.advance(LEASE_MS)
@@ -101,19 +101,19 @@ class PermitLaws:
         assert await ask(bench, BOB, charge("s", 1)) == ["s"]
         await bench.store.renew(ANN)
         await ask(bench, ANN, back=("s",))
-        assert await ask(bench, ANN, charge("t", 1)) == [], "bob still has its own"
+        assert await ask(bench, ANN, charge("t", 1)) == [], "bob keeps its own permit"
 
     async def test_all_permits_that_are_needed_are_given_or_none(self, bench: Bench) -> None:
         await enlist(bench, ANN)
-        both = Ask("both", (("model:*", 2), ("model:x", 1)))
-        assert await ask(bench, ANN, Ask("x", (("model:x", 1),)), both) == ["x"]
-        assert await ask(bench, ANN, Ask("other", (("model:*", 1),))) == [], "who waits for both is before it"
+        both = PermitRequest("both", (("model:*", 2), ("model:x", 1)))
+        assert await ask(bench, ANN, PermitRequest("x", (("model:x", 1),)), both) == ["x"]
+        assert await ask(bench, ANN, PermitRequest("other", (("model:*", 1),))) == [], "the request for both came first"
         assert await ask(bench, ANN, both, back=("x",)) == ["both"]
-        assert await ask(bench, ANN, Ask("other", (("model:*", 2),))) == ["other"]
+        assert await ask(bench, ANN, PermitRequest("other", (("model:*", 2),))) == ["other"]
 
     async def test_names_have_nothing_to_do_with_each_other(self, bench: Bench) -> None:
         await enlist(bench, ANN)
-        assert await ask(bench, ANN, charge("a", 1), Ask("b", (("tool:mail", 1),))) == ["a", "b"]
+        assert await ask(bench, ANN, charge("a", 1), PermitRequest("b", (("tool:mail", 1),))) == ["a", "b"]
 
     async def test_the_permits_of_a_dead_worker_are_free(self, bench: Bench) -> None:
         await enlist(bench, ANN, BOB)
@@ -122,7 +122,7 @@ class PermitLaws:
         bench.kill(ANN)
         assert await ask(bench, BOB, charge("b", 1)) == ["b"]
 
-    async def test_the_permits_of_a_lapsed_worker_are_free_and_count_again_when_it_is_back(self, bench: Bench) -> None:
+    async def test_permits_of_a_lapsed_worker_count_again_after_renewal(self, bench: Bench) -> None:
         await enlist(bench, ANN, BOB)
         assert await ask(bench, ANN, charge("a", 1)) == ["a"]
         bench.clock.advance(LEASE_MS)
@@ -134,11 +134,11 @@ class PermitLaws:
     async def test_the_permits_of_a_retired_worker_are_gone(self, bench: Bench) -> None:
         await enlist(bench, ANN, BOB)
         await ask(bench, ANN, charge("a", 1))
-        await bench.store.retire(ANN)
+        await bench.store.deregister(ANN)
         assert await bench.store.permits() == ()
         assert await ask(bench, BOB, charge("b", 1)) == ["b"]
 
-    async def test_a_hundred_who_ask_at_once_are_not_too_many(self, bench: Bench) -> None:
+    async def test_concurrent_permit_requests_never_exceed_the_limit(self, bench: Bench) -> None:
         other = await bench.reopen()
         await enlist(bench, ANN)
         await enlist(bench, BOB, store=other)

@@ -1,4 +1,4 @@
-"""Laws of promises: the first answer stands, and no wake is lost between looking and parking."""
+"""Laws of promises: the first resolution wins, and no wake is lost between poll and park."""
 # ruff: noqa: D102 - the name of a law is its sentence
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from perdure.commit.plan import SetTimer
 from perdure.errors import Code, Error
 from perdure.ids import PromiseId
 from perdure.inbox.items import Wake
-from perdure.store.shapes import Accepted, AlreadyResolved, Unknown
+from perdure.store.shapes import Accepted, AlreadyResolved, PromiseUnknown
 from perdure.testing.laws.bench import (
     ANN,
     BOB,
@@ -25,11 +25,11 @@ from perdure.testing.laws.bench import (
     promised,
     stream_of,
 )
-from perdure.vocab.promises import Cancelled, Err, Ok, PromiseState, Resolution, TimedOut
+from perdure.vocab.promises import Cancelled, Failure, Ok, PromiseState, Resolution, TimedOut
 
 
 class PromiseLaws:
-    """Promises and waits."""
+    """Laws of promises and waits."""
 
     async def test_a_promise_is_created_once(self, bench: Bench) -> None:
         stream = await open_stream(bench.store, "one")
@@ -58,15 +58,15 @@ class PromiseLaws:
         await bench.store.promise(first)
         again = replace(first, deadline_at=None)
         answered = await bench.store.resolve(first.id, Ok(value=1), now=1, make=again)
-        assert answered == AlreadyResolved(TimedOut()), "its time was over"
+        assert answered == AlreadyResolved(TimedOut()), "the deadline had passed"
 
     async def test_a_promise_needs_its_stream(self, bench: Bench) -> None:
         with pytest.raises(Error) as caught:
             await promised(bench, "p", stream_of("nowhere"))
         assert caught.value.code is Code.SESSION_UNKNOWN
 
-    async def test_a_promise_nobody_made_is_unknown(self, bench: Bench) -> None:
-        assert await bench.store.resolve(PromiseId("p"), Ok(value=1), now=1) == Unknown()
+    async def test_missing_promise_is_reported_as_unknown(self, bench: Bench) -> None:
+        assert await bench.store.resolve(PromiseId("p"), Ok(value=1), now=1) == PromiseUnknown()
         assert await bench.store.peek(PromiseId("p")) is None
 
     async def test_the_first_answer_stands(self, bench: Bench) -> None:
@@ -78,10 +78,10 @@ class PromiseLaws:
         assert state.resolution == Ok(value={"yes": 1})
 
     @pytest.mark.parametrize(
-        "answer", [Ok(), Ok(value=[1, "two"]), Err(code="no", message="because", raw={"a": None}), TimedOut()]
+        "answer", [Ok(), Ok(value=[1, "two"]), Failure(code="no", message="because", raw={"a": None}), TimedOut()]
     )
     async def test_an_answer_is_read_as_it_was_given(
-        self, bench: Bench, answer: Ok | Err | TimedOut | Cancelled
+        self, bench: Bench, answer: Ok | Failure | TimedOut | Cancelled
     ) -> None:
         promise = await promised(bench, "p", await open_stream(bench.store, "one"))
         await bench.store.resolve(promise, answer, now=1)
@@ -110,8 +110,8 @@ class PromiseLaws:
         expected: dict[PromiseId, Resolution] = {PromiseId("b"): TimedOut()}
         match what:
             case "answered":
-                await bench.store.resolve(PromiseId("b"), Err(code="no", message=""), now=1, make=made[1])
-                expected = {PromiseId("b"): Err(code="no", message="")}
+                await bench.store.resolve(PromiseId("b"), Failure(code="no", message=""), now=1, make=made[1])
+                expected = {PromiseId("b"): Failure(code="no", message="")}
             case "late":
                 await bench.store.promise(replace(made[1], deadline_at=1))
             case "late from the start":
@@ -129,11 +129,11 @@ class PromiseLaws:
         other = await bench.reopen()
         for wait in (PromiseId("a"), PromiseId("c")):
             state = await other.peek(wait)
-            assert state is None or state.resolution is None, "none of them was taken"
-        assert len(await bench.store.inbox(hold.stream)) == woken, "and nobody was woken"
+            assert state is None or state.resolution is None, "no resolution was stored"
+        assert len(await bench.store.inbox(hold.stream)) == woken, "no stream was woken"
         assert await bench.store.resolve_all([answers[0], answers[2]], now=3) == {}
 
-    async def test_who_brings_several_answers_at_once_brings_all_of_them_or_none(self, bench: Bench) -> None:
+    async def test_concurrent_resolutions_of_several_promises_are_atomic(self, bench: Bench) -> None:
         stream = await open_stream(bench.store, "one")
         made = [PromiseState(id=PromiseId(f"p{n}"), stream=stream) for n in range(3)]
         brought = [[(one, Ok(value=who)) for one in made[who % 3 :] + made[: who % 3]] for who in range(16)]
@@ -244,7 +244,7 @@ class PromiseLaws:
         for i, hold in enumerate(holds):
             assert met[i] != (len(await bench.store.inbox(hold.stream)) == 1)
 
-    async def test_deleting_the_owner_of_a_promise_wakes_who_waits_for_it(self, bench: Bench) -> None:
+    async def test_deleting_the_owner_of_a_promise_wakes_its_waiters(self, bench: Bench) -> None:
         owner = await open_stream(bench.store, "owner")
         promise = await promised(bench, "p", owner)
         hold = await parked(bench, "waiting", waits=(promise,))

@@ -1,4 +1,4 @@
-"""Laws of pruning: what an append takes out of its own stream is gone, and nothing else is."""
+"""Laws of pruning: an append removes the named records of its own stream, and nothing else."""
 # ruff: noqa: D102 - the name of a law is its sentence
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from perdure.testing.laws.bench import Bench, held, note, notes, refusal, repeat
 
 
 class PruneLaws:
-    """Pruning."""
+    """Laws of pruning."""
 
-    async def test_what_is_pruned_is_gone_and_its_place_stays_empty(self, bench: Bench) -> None:
+    async def test_pruned_records_leave_gaps_in_the_sequence(self, bench: Bench) -> None:
         hold, other = await held(bench), await held(bench, "two")
         for one in (hold, other):
             await bench.store.append(one.plan(note("a", key="k"), note("b"), note("c", key="l")))
@@ -26,8 +26,8 @@ class PruneLaws:
             assert notes((await store.load(hold.stream, code="x")).rows) == [(4, "c"), (5, "d")]
             assert await store.find(hold.stream, "k") is None
             assert await store.find(hold.stream, "l") is not None
-            assert len(await store.read(other.stream)) == 4, "another stream keeps what it has"
-        assert (await bench.store.append(hold.plan(note("e", key="k")))).first_seq == 6, "its key may be taken again"
+            assert len(await store.read(other.stream)) == 4, "another stream keeps its records"
+        assert (await bench.store.append(hold.plan(note("e", key="k")))).first_seq == 6, "the pruned key is free again"
         info = await bench.store.stream(hold.stream)
         assert info is not None
         assert info.last_seq == 6
@@ -66,7 +66,7 @@ class PruneLaws:
         loaded = await bench.store.load(hold.stream, code="x")
         assert (loaded.snapshot, notes(loaded.rows)) == (snapshot, [(4, "c")])
 
-    async def test_what_is_not_there_is_pruned_without_a_word(self, bench: Bench) -> None:
+    async def test_pruning_missing_records_has_no_effect(self, bench: Bench) -> None:
         hold = await held(bench)
         prunes = Prune((Seq(2), Seq(99)), ("nobody",))
         await bench.store.append(hold.plan(note("a")))
@@ -74,13 +74,13 @@ class PruneLaws:
             await bench.store.append(hold.plan(note(text), prunes=prunes))
         assert notes(await bench.store.read(hold.stream)) == [(3, "b"), (4, "c")]
 
-    async def test_what_is_pruned_counts_towards_the_size_of_an_append(self, bench: Bench) -> None:
+    async def test_pruned_records_count_towards_the_append_size(self, bench: Bench) -> None:
         hold = await held(bench)
         plan = hold.plan(note("a"), prunes=Prune(tuple(Seq(n) for n in range(MAX_COMMIT_ROWS))))
         assert await refusal(bench, plan) is Code.STORE_COMMIT_ROW_BUDGET_EXCEEDED
 
     async def test_appends_that_follow_a_prune_stand_behind_it(self, bench: Bench) -> None:
-        """All of them submitted before one is awaited."""
+        """Submit all appends before awaiting one."""
         hold = await held(bench)
         first = bench.store.append(hold.plan(note("a"), note("b")))
         second = bench.store.append(hold.plan(note("c"), prunes=Prune((Seq(2),))))

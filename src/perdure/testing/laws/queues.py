@@ -1,4 +1,4 @@
-"""Laws of order: whose work is offered, what is claimed with it, and who comes first."""
+"""Laws of order: the streams offered, the claims made with the scan, and the order of both."""
 # ruff: noqa: D102 - the name of a law is its sentence
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from perdure.commit.plan import SetTimer
 from perdure.errors import Code, Error
 from perdure.ids import Fence, Seq, SessionId, StreamId, Tenant, WorkerId, session_stream, stream_names
 from perdure.store.protocol import Store
-from perdure.store.shapes import EVERYTHING, Claim, Place, Ready, Serves
+from perdure.store.shapes import EVERYTHING, Claim, Placement, ReadyStream, Serves
 from perdure.testing.laws.bench import ANN, BOB, Bench, Hold, enlist, held, note, parked, said, stream_of, take
 
 
@@ -25,7 +25,7 @@ async def come(
     queue: str | None = None,
     priority: int | None = None,
 ) -> StreamId:
-    """Somebody says something to a session, a moment after whoever came before."""
+    """Send an input to a session, 1 ms after the previous one."""
     bench.clock.advance(1)
     stream = session_stream(Tenant(tenant), SessionId(name))
     new = replace(said(stream, "hello", agent=agent), at=bench.clock.wall_ms(), queue=queue, priority=priority)
@@ -34,18 +34,18 @@ async def come(
 
 
 async def line(bench: Bench, serves: Serves = EVERYTHING, *, limit: int = 100, worker: WorkerId = ANN) -> list[str]:
-    """The sessions that a worker is offered, in order."""
+    """Return the sessions offered to a worker, in order."""
     found = await bench.store.claimable(worker, limit=limit, now=bench.clock.wall_ms(), serves=serves)
     return [stream_names(stream)[2] for stream in found]
 
 
-async def next_up(bench: Bench, serves: Serves = EVERYTHING, *, limit: int = 1) -> list[Ready]:
-    """What ann is given when she asks for work."""
+async def next_up(bench: Bench, serves: Serves = EVERYTHING, *, limit: int = 1) -> list[ReadyStream]:
+    """Return the work that ann receives from one scan."""
     return list(await bench.store.claim_ready(ANN, limit=limit, now=bench.clock.wall_ms(), serves=serves))
 
 
-async def serve(bench: Bench, ready: Ready) -> None:
-    """Answer the first thing that a session was told, and give it back."""
+async def serve(bench: Bench, ready: ReadyStream) -> None:
+    """Consume the first input of a session and release the session."""
     assert ready.claim is not None
     row, *_ = await bench.store.inbox(ready.stream)
     bench.clock.advance(1)
@@ -53,25 +53,25 @@ async def serve(bench: Bench, ready: Ready) -> None:
 
 
 class QueueLaws:
-    """Queues, priorities, fairness."""
+    """Laws of queues, priorities and fairness."""
 
-    async def test_whoever_is_ready_for_longest_is_first(self, bench: Bench) -> None:
+    async def test_stream_ready_for_longest_is_first(self, bench: Bench) -> None:
         await enlist(bench, ANN)
         for name in ("c", "a", "b"):
             await come(bench, name)
         assert await line(bench) == ["c", "a", "b"]
         assert await line(bench, limit=2) == ["c", "a"]
 
-    async def test_what_is_free_is_claimed_with_the_look(self, bench: Bench) -> None:
+    async def test_unowned_streams_are_claimed_by_the_scan(self, bench: Bench) -> None:
         await enlist(bench, ANN, BOB)
         streams = [await come(bench, name) for name in "abc"]
         first, second = await next_up(bench, limit=2)
-        assert first == Ready(streams[0], "default", Claim(streams[0], Fence(1), Seq(1)))
-        assert second == Ready(streams[1], "default", Claim(streams[1], Fence(1), Seq(1)))
+        assert first == ReadyStream(streams[0], "default", Claim(streams[0], Fence(1), Seq(1)))
+        assert second == ReadyStream(streams[1], "default", Claim(streams[1], Fence(1), Seq(1)))
         assert await line(bench, worker=BOB) == ["c"]
         await bench.store.append(Hold(streams[0], ANN, Fence(1)).plan(note("mine")))
 
-    async def test_what_is_held_is_told_and_left_as_it_is(self, bench: Bench) -> None:
+    async def test_owned_streams_are_reported_and_not_claimed(self, bench: Bench) -> None:
         await enlist(bench, ANN, BOB)
         mine, theirs = await come(bench, "mine"), await come(bench, "theirs")
         await take(bench.store, theirs, BOB)
@@ -82,7 +82,7 @@ class QueueLaws:
         await bench.store.append(hold.plan(note("same fence")))
         claim = await bench.store.claim(theirs, ANN)
         assert isinstance(claim, Claim)
-        assert claim.takeovers == 1, "a takeover is counted, so it is never made by the way"
+        assert claim.takeovers == 1, "a takeover is counted, so a scan never makes one"
 
     async def test_two_workers_that_look_at_once_never_get_the_same(self, bench: Bench) -> None:
         other = await bench.reopen()
@@ -93,8 +93,8 @@ class QueueLaws:
         async def grab(store: Store, worker: WorkerId) -> list[StreamId]:
             got: list[StreamId] = []
             now = bench.clock.wall_ms()
-            while await store.claimable(worker, limit=1, now=now, serves=Serves(besides=tuple(got))):
-                found = await store.claim_ready(worker, limit=7, now=now, serves=Serves(besides=tuple(got)))
+            while await store.claimable(worker, limit=1, now=now, serves=Serves(driving=tuple(got))):
+                found = await store.claim_ready(worker, limit=7, now=now, serves=Serves(driving=tuple(got)))
                 assert all(ready.claim for ready in found)
                 got.extend(ready.stream for ready in found)
             return got
@@ -110,12 +110,12 @@ class QueueLaws:
         await come(bench, "urgent", priority=5)
         assert await line(bench) == ["urgent", "old", "low"]
 
-    async def test_a_session_has_the_place_of_its_agent_unless_it_has_its_own(self, bench: Bench) -> None:
+    async def test_session_has_the_queue_of_its_agent_by_default(self, bench: Bench) -> None:
         await enlist(bench, ANN)
         await come(bench, "a", agent="writer")
         await come(bench, "b", agent="clerk")
         await come(bench, "c", agent="clerk", priority=9, queue="calls")
-        agents = {"writer": Place("bulk", 1), "clerk": Place("desk", 3)}
+        agents = {"writer": Placement("bulk", 1), "clerk": Placement("desk", 3)}
         assert await line(bench, Serves(agents=agents)) == ["c", "b", "a"]
         assert await line(bench, Serves(agents=agents, queues=("bulk",))) == ["a"]
         assert await line(bench, Serves(agents=agents, queues=("desk",))) == ["b"]
@@ -137,15 +137,15 @@ class QueueLaws:
         await come(bench, "a", agent="writer")
         await come(bench, "b", agent="clerk")
         await come(bench, "c", agent="clerk", tenant="acme")
-        clerks = {"clerk": Place()}
+        clerks = {"clerk": Placement()}
         assert await line(bench, Serves(agents=clerks)) == ["b", "c"]
         assert await line(bench, Serves(agents=clerks, tenant=Tenant("acme"))) == ["c"]
         assert await line(bench, Serves(agents={})) == []
-        assert await line(bench, Serves(besides=(stream_of("a"),))) == ["b", "c"]
+        assert await line(bench, Serves(driving=(stream_of("a"),))) == ["b", "c"]
         assert await line(bench, Serves(only=(stream_of("b"), stream_of("gone")))) == ["b"]
         assert await line(bench, Serves(without=("default",))) == []
 
-    async def test_who_looks_for_some_finds_them_for_whatever_there_is_to_do(self, bench: Bench) -> None:
+    async def test_scan_limited_to_streams_finds_all_kinds_of_work(self, bench: Bench) -> None:
         due = await parked(bench, "due", timers=(SetTimer("nap", 5),))
         later = await parked(bench, "later", timers=(SetTimer("nap", 9_000_000_000_000),))
         left = await held(bench, "left", worker=BOB)
@@ -155,7 +155,9 @@ class QueueLaws:
         some = Serves(only=(due.stream, later.stream, left.stream, told))
         assert sorted(await line(bench, some)) == ["due", "left", "told"]
         taken = {ready.stream: ready.claim is not None for ready in await next_up(bench, some, limit=9)}
-        assert taken == {due.stream: True, left.stream: False, told: True}, "whose worker died is claimed alone"
+        assert taken == {due.stream: True, left.stream: False, told: True}, (
+            "a dead worker's stream needs a separate claim"
+        )
 
     async def test_a_session_can_be_moved(self, bench: Bench) -> None:
         await enlist(bench, ANN)
@@ -182,16 +184,16 @@ class QueueLaws:
         await serve(bench, first)
         assert await line(bench) == ["quiet", "talker"]
 
-    async def test_a_tenant_with_ten_thousand_sessions_does_not_keep_out_one_with_one(self, bench: Bench) -> None:
+    async def test_tenant_with_one_session_is_not_starved_by_many(self, bench: Bench) -> None:
         await enlist(bench, ANN)
         crowd = [session_stream(Tenant("crowd"), SessionId(f"a{i}")) for i in range(10_000)]
         await asyncio.gather(*(bench.store.admit(said(stream, "hello")) for stream in crowd))
         await come(bench, "b", tenant="solo")
         first, second, *rest = await line(bench, limit=4)
-        assert second == "b", "one of every tenant before the second of any"
+        assert second == "b", "each tenant's first session precedes any second one"
         assert {name[0] for name in (first, *rest)} == {"a"}
 
-    async def test_tenants_take_turns_even_for_a_single_seat(self, bench: Bench) -> None:
+    async def test_tenants_take_turns_even_for_a_single_slot(self, bench: Bench) -> None:
         await enlist(bench, ANN)
         for name in ("a0", "a1", "a2"):
             await come(bench, name, tenant="crowd")

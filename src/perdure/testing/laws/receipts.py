@@ -1,4 +1,4 @@
-"""Laws of receipts: the same plan again changes nothing, and tells what its owner could not know."""
+"""Laws of receipts: a repeated plan changes nothing, and a receipt reports the writes that its owner missed."""
 # ruff: noqa: D102 - the name of a law is its sentence
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from perdure.testing.laws.bench import (
 
 
 class ReceiptLaws:
-    """Receipts."""
+    """Laws of receipts."""
 
     async def test_the_same_plan_again_returns_the_first_receipt(self, bench: Bench) -> None:
         hold = await held(bench)
@@ -50,7 +50,7 @@ class ReceiptLaws:
         await bench.store.admit(said(hold.stream, "in"))
         (row,) = await bench.store.inbox(hold.stream)
         there = stream_of("there")
-        plan = hold.plan(consume=(row.id,), sends=(said(there, "out"),), timers=(SetTimer("t", 9),), known_seq=Seq(1))
+        plan = hold.plan(consume=(row.id,), outbox=(said(there, "out"),), timers=(SetTimer("t", 9),), known_seq=Seq(1))
         first = await bench.store.append(plan)
         again = await bench.store.append(plan)
         assert again == repeated(first)
@@ -101,7 +101,7 @@ class ReceiptLaws:
         assert info is not None
         assert info.last_seq == 2
 
-    async def test_what_others_wrote_meanwhile_is_in_the_receipt(self, bench: Bench) -> None:
+    async def test_receipt_contains_records_of_other_writers(self, bench: Bench) -> None:
         hold = await held(bench)
         await bench.store.append(hold.plan(note("mine")))
         await bench.store.annotate(hold.stream, note("theirs"))
@@ -110,14 +110,14 @@ class ReceiptLaws:
         assert notes(receipt.missed) == [(3, "theirs"), (4, "theirs too")]
         assert receipt.first_seq == 5
 
-    async def test_what_the_owner_knows_is_not_in_the_receipt(self, bench: Bench) -> None:
+    async def test_receipt_omits_records_known_to_the_owner(self, bench: Bench) -> None:
         hold = await held(bench)
         await bench.store.annotate(hold.stream, note("known"))
         await bench.store.annotate(hold.stream, note("new"))
         receipt = await bench.store.append(hold.plan(note("mine"), known_seq=Seq(2)))
         assert notes(receipt.missed) == [(3, "new")]
 
-    async def test_what_the_owner_wrote_itself_is_not_in_the_receipt(self, bench: Bench) -> None:
+    async def test_receipt_omits_records_written_by_the_owner(self, bench: Bench) -> None:
         hold = await held(bench)
         await bench.store.append(hold.plan(note("mine"), known_seq=Seq(1)))
         await bench.store.annotate(hold.stream, note("theirs"))
@@ -146,7 +146,7 @@ class ReceiptLaws:
         assert not (await bench.store.append(hold.plan(consume=(second.id,), active=True))).quiet
         assert (await bench.store.append(hold.plan(active=False))).quiet
 
-    async def test_of_appends_that_are_written_together_the_last_tells_that_nothing_is_left(self, bench: Bench) -> None:
+    async def test_last_append_of_a_batch_reports_a_quiet_stream(self, bench: Bench) -> None:
         hold, other = await held(bench), await held(bench, "other")
         await bench.store.admit(said(hold.stream, "more"))
         (row,) = await bench.store.inbox(hold.stream)

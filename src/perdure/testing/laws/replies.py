@@ -1,4 +1,4 @@
-"""Laws of whoever remembers replies that broke off, as tests to inherit:
+"""Laws of a store of interrupted replies, as tests to inherit:
 
 class TestMyStreams(PartialStreamLaws):
     @pytest.fixture
@@ -19,30 +19,30 @@ FIRST, SECOND = TurnId("t1"), TurnId("t2")
 
 
 class Scribe(Protocol):
-    """Writes replies as models do, where a store of partial streams finds them: both sessions exist."""
+    """A writer of replies, like a model, into the store under test. Both sessions exist."""
 
     @property
     def streams(self) -> PartialStreamStore:
-        """The store that the laws are about."""
+        """The store under test."""
         ...
 
     async def write(self, session: SessionId, turn: TurnId, attempt: int, text: str) -> None:
-        """An attempt to get the reply of this turn has written some more."""
+        """Append text to an attempt at this turn's reply."""
         ...
 
     async def end(self, session: SessionId, turn: TurnId, attempt: int) -> None:
-        """An attempt is over, and how is in the log."""
+        """End an attempt. Its outcome is in the log."""
         ...
 
 
 class PartialStreamLaws:
-    """Subclass, provide `scribe`, inherit every law."""
+    """Laws of partial streams. A subclass provides the fixture `scribe`."""
 
-    async def test_nobody_wrote_so_there_is_nothing(self, scribe: Scribe) -> None:
+    async def test_partial_stream_is_none_before_any_write(self, scribe: Scribe) -> None:
         assert await scribe.streams.get_partial_stream(ONE, FIRST) is None
         assert await scribe.streams.get_partial_stream(SessionId("nobody"), FIRST) is None
 
-    async def test_what_was_written_so_far_is_told_whole(self, scribe: Scribe) -> None:
+    async def test_partial_stream_contains_all_text_so_far(self, scribe: Scribe) -> None:
         for text in ("Hel", "lo, \u00e4 \U0001f600 ", "w"):
             await scribe.write(ONE, FIRST, 1, text)
         assert await scribe.streams.get_partial_stream(ONE, FIRST) == PartialStreamState("Hello, \u00e4 \U0001f600 w")

@@ -1,4 +1,4 @@
-"""Laws of sends: what a plan sends to other streams is written with it, and its receipt tells what became of each."""
+"""Laws of the outbox: messages commit with the plan, and its receipt has the result of each."""
 # ruff: noqa: D102 - the name of a law is its sentence
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from perdure.commit.plan import Sent
+from perdure.commit.plan import OutboxResult
 from perdure.errors import Code
 from perdure.ids import Seq
 from perdure.testing.laws.bench import (
@@ -29,45 +29,45 @@ from perdure.testing.laws.bench import (
 )
 from perdure.vocab.records import SessionOpened
 
-ACCEPTED, DUPLICATE, CONFLICT = Sent("accepted"), Sent("duplicate"), Sent("conflict")
-NOBODY_THERE = Sent("discarded", "session_unknown")
+ACCEPTED, DUPLICATE, CONFLICT = OutboxResult("accepted"), OutboxResult("duplicate"), OutboxResult("conflict")
+NOBODY_THERE = OutboxResult("discarded", "session_unknown")
 
 
 async def keys_in(bench: Bench, name: str) -> list[str]:
-    """What waits for a session."""
+    """Return the keys of a session's queued items."""
     return [row.source_key for row in await bench.store.inbox(stream_of(name))]
 
 
 class SendLaws:
-    """Sends of a plan."""
+    """Laws of outgoing messages."""
 
     async def test_a_plan_delivers_to_other_streams(self, bench: Bench) -> None:
         hold = await held(bench)
         there, new = await open_stream(bench.store, "there"), stream_of("new")
         receipt = await bench.store.append(
-            hold.plan(sends=(said(there, "hi", agent=None), said(new, "ho", agent="a"), said(new, "hey", agent="a")))
+            hold.plan(outbox=(said(there, "hi", agent=None), said(new, "ho", agent="a"), said(new, "hey", agent="a")))
         )
         assert receipt.sent == (ACCEPTED, ACCEPTED, ACCEPTED)
         assert await keys_in(bench, "there") == ["key-hello", "key-hi"]
         assert await keys_in(bench, "new") == ["key-ho", "key-hey"]
         assert [row.record for row in await bench.store.read(new)] == [SessionOpened(agent="a")]
 
-    async def test_what_is_sent_arrives_in_the_order_of_the_plan(self, bench: Bench) -> None:
+    async def test_outbox_messages_arrive_in_the_order_of_the_plan(self, bench: Bench) -> None:
         hold = await held(bench)
-        await bench.store.append(hold.plan(sends=tuple(said(stream_of("new"), text) for text in "zaymb")))
+        await bench.store.append(hold.plan(outbox=tuple(said(stream_of("new"), text) for text in "zaymb")))
         assert await keys_in(bench, "new") == ["key-z", "key-a", "key-y", "key-m", "key-b"]
 
-    async def test_what_is_sent_opens_a_stream_at_its_place(self, bench: Bench) -> None:
+    async def test_outbox_message_opens_a_stream_with_queue_and_priority(self, bench: Bench) -> None:
         hold = await held(bench)
-        await bench.store.append(hold.plan(sends=(replace(said(stream_of("new"), "x"), queue="slow", priority=7),)))
+        await bench.store.append(hold.plan(outbox=(replace(said(stream_of("new"), "x"), queue="slow", priority=7),)))
         info = await bench.store.stream(stream_of("new"))
         assert info is not None
         assert (info.agent, info.queue, info.priority, info.owner, info.waiting_inputs) == ("agent", "slow", 7, None, 1)
 
-    async def test_what_was_admitted_before_is_a_duplicate(self, bench: Bench) -> None:
+    async def test_outbox_message_admitted_before_is_a_duplicate(self, bench: Bench) -> None:
         hold = await held(bench)
         there = await open_stream(bench.store, "there")
-        receipt = await bench.store.append(hold.plan(note("a"), sends=(said(there, "hello"), said(there, "new"))))
+        receipt = await bench.store.append(hold.plan(note("a"), outbox=(said(there, "hello"), said(there, "new"))))
         assert receipt.sent == (DUPLICATE, ACCEPTED)
         assert await keys_in(bench, "there") == ["key-hello", "key-new"]
         assert notes(await bench.store.read(hold.stream)) == [(2, "a")]
@@ -75,7 +75,7 @@ class SendLaws:
     async def test_the_same_thing_twice_in_one_plan_is_sent_once(self, bench: Bench) -> None:
         hold = await held(bench)
         new = stream_of("new")
-        receipt = await bench.store.append(hold.plan(sends=(said(new, "x"), said(new, "x"))))
+        receipt = await bench.store.append(hold.plan(outbox=(said(new, "x"), said(new, "x"))))
         assert receipt.sent == (ACCEPTED, DUPLICATE)
         assert await keys_in(bench, "new") == ["key-x"]
 
@@ -83,26 +83,26 @@ class SendLaws:
         hold = await held(bench)
         there, new = await open_stream(bench.store, "there"), stream_of("new")
         twice = (said(new, "x", key="k"), said(new, "y", key="k"))
-        receipt = await bench.store.append(hold.plan(note("a"), sends=(said(there, "other", key="key-hello"), *twice)))
+        receipt = await bench.store.append(hold.plan(note("a"), outbox=(said(there, "other", key="key-hello"), *twice)))
         assert receipt.sent == (CONFLICT, ACCEPTED, CONFLICT)
         assert (await keys_in(bench, "there"), await keys_in(bench, "new")) == (["key-hello"], ["k"])
         assert notes(await bench.store.read(hold.stream)) == [(2, "a")]
 
-    async def test_what_is_sent_to_nobody_is_discarded(self, bench: Bench) -> None:
+    async def test_outbox_message_to_a_missing_stream_is_discarded(self, bench: Bench) -> None:
         hold = await held(bench)
         gone = await open_stream(bench.store, "gone")
         await bench.store.delete(gone)
-        sends = (said(stream_of("nowhere"), "x", agent=None), said(gone, "y", agent=None), said(stream_of("new"), "z"))
-        receipt = await bench.store.append(hold.plan(note("a"), sends=sends))
+        outbox = (said(stream_of("nowhere"), "x", agent=None), said(gone, "y", agent=None), said(stream_of("new"), "z"))
+        receipt = await bench.store.append(hold.plan(note("a"), outbox=outbox))
         assert receipt.sent == (NOBODY_THERE, NOBODY_THERE, ACCEPTED)
         assert await bench.store.stream(gone) is None
         assert notes(await bench.store.read(hold.stream)) == [(2, "a")]
 
-    async def test_what_is_sent_to_the_session_of_another_agent_is_discarded(self, bench: Bench) -> None:
+    async def test_outbox_message_to_another_agent_is_discarded(self, bench: Bench) -> None:
         hold = await held(bench)
         there = await open_stream(bench.store, "there")
-        receipt = await bench.store.append(hold.plan(sends=(said(there, "x", agent="other"),)))
-        assert receipt.sent == (Sent("discarded", "session_agent_conflict"),)
+        receipt = await bench.store.append(hold.plan(outbox=(said(there, "x", agent="other"),)))
+        assert receipt.sent == (OutboxResult("discarded", "session_agent_conflict"),)
         assert await keys_in(bench, "there") == ["key-hello"]
 
     async def test_the_same_plan_again_tells_the_same_and_sends_nothing(self, bench: Bench) -> None:
@@ -112,14 +112,14 @@ class SendLaws:
             stream_of("late"),
             await open_stream(bench.store, "gone"),
         )
-        sends = (
+        outbox = (
             said(there, "x"),
             said(there, "hello"),
             said(there, "other", key="key-hello"),
             said(late, "y", agent=None),
             said(gone, "z"),
         )
-        plan = hold.plan(note("a"), sends=sends)
+        plan = hold.plan(note("a"), outbox=outbox)
         first = await bench.store.append(plan)
         assert first.sent == (ACCEPTED, DUPLICATE, CONFLICT, NOBODY_THERE, ACCEPTED)
         (_, row) = await bench.store.inbox(there)
@@ -133,14 +133,14 @@ class SendLaws:
         assert await keys_in(bench, "late") == ["key-hello"]
         assert await bench.store.stream(gone) is None
 
-    async def test_a_lost_reply_is_answered_with_the_verdicts_after_another_owner_took_over(self, bench: Bench) -> None:
+    async def test_repeated_append_returns_its_outbox_results_after_a_takeover(self, bench: Bench) -> None:
         hold = await held(bench)
-        plan = hold.plan(note("a"), sends=(said(stream_of("new"), "x"), said(stream_of("nowhere"), "y", agent=None)))
+        plan = hold.plan(note("a"), outbox=(said(stream_of("new"), "x"), said(stream_of("nowhere"), "y", agent=None)))
         first = await bench.store.append(plan)
         bench.kill(ANN)
         await enlist(bench, BOB)
         successor = await take(bench.store, hold.stream, BOB)
-        resent = await bench.store.append(successor.plan(note("b"), sends=plan.sends))
+        resent = await bench.store.append(successor.plan(note("b"), outbox=plan.outbox))
         assert first.sent == (ACCEPTED, NOBODY_THERE)
         assert resent.sent == (DUPLICATE, NOBODY_THERE)
         assert await bench.store.append(plan) == repeated(first)
@@ -150,7 +150,7 @@ class SendLaws:
         hold = await held(bench)
         await bench.store.append(hold.plan(note("first", key="gate")))
         there = await open_stream(bench.store, "there")
-        plan = hold.plan(note("second", key="gate"), sends=(said(stream_of("new"), "x"), said(there, "y")))
+        plan = hold.plan(note("second", key="gate"), outbox=(said(stream_of("new"), "x"), said(there, "y")))
         assert await refusal(bench, plan) is Code.GATE_CLOSED
         assert await bench.store.stream(stream_of("new")) is None
         assert await keys_in(bench, "there") == ["key-hello"]
@@ -160,27 +160,27 @@ class SendLaws:
         bench.kill(ANN)
         await enlist(bench, BOB)
         await take(bench.store, hold.stream, BOB)
-        assert await refusal(bench, hold.plan(note("a"), sends=(said(stream_of("new"), "x"),))) is Code.LEASE_LOST
+        assert await refusal(bench, hold.plan(note("a"), outbox=(said(stream_of("new"), "x"),))) is Code.LEASE_LOST
         assert await bench.store.stream(stream_of("new")) is None
 
-    async def test_what_is_sent_makes_its_stream_claimable(self, bench: Bench) -> None:
+    async def test_outbox_message_makes_its_stream_claimable(self, bench: Bench) -> None:
         idle = await parked(bench, "idle")
         hold = await held(bench, "busy")
         assert await bench.store.claimable(BOB, limit=9, now=9) == ()
-        await bench.store.append(hold.plan(sends=(said(idle.stream, "x"), said(stream_of("new"), "y"))))
+        await bench.store.append(hold.plan(outbox=(said(idle.stream, "x"), said(stream_of("new"), "y"))))
         await enlist(bench, BOB)
         assert set(await bench.store.claimable(BOB, limit=9, now=9)) == {idle.stream, stream_of("new")}
 
-    async def test_a_stream_that_somebody_holds_gets_what_is_sent_and_keeps_its_owner(self, bench: Bench) -> None:
+    async def test_owned_stream_keeps_its_owner_after_an_outbox_message(self, bench: Bench) -> None:
         one, two = await held(bench, "one"), await held(bench, "two")
-        await bench.store.append(one.plan(note("a"), sends=(said(two.stream, "x"),)))
+        await bench.store.append(one.plan(note("a"), outbox=(said(two.stream, "x"),)))
         receipt = await bench.store.append(two.plan(note("b"), known_seq=Seq(1)))
         assert receipt.missed == ()
         assert await keys_in(bench, "two") == ["key-x"]
 
     async def test_a_plan_may_send_to_its_own_stream(self, bench: Bench) -> None:
         hold = await held(bench)
-        receipt = await bench.store.append(hold.plan(note("a"), sends=(said(hold.stream, "later"),)))
+        receipt = await bench.store.append(hold.plan(note("a"), outbox=(said(hold.stream, "later"),)))
         assert receipt.sent == (ACCEPTED,)
         assert await keys_in(bench, "one") == ["key-later"]
 
@@ -191,7 +191,7 @@ class SendLaws:
             plans = [
                 hold.plan(
                     note("a"),
-                    sends=(
+                    outbox=(
                         *(said(stream_of(to), f"{name}-{hold.n}") for to in reversed(names)),
                         said(stream_of(f"new-{hold.n}"), name),
                         said(stream_of(f"also-{hold.n}"), "all", turn=name),
@@ -208,19 +208,19 @@ class SendLaws:
         assert [len(await keys_in(bench, f"new-{n}")) for n in range(1, 6)] == [8] * 5
         assert [len(await keys_in(bench, f"also-{n}")) for n in range(1, 6)] == [1] * 5
 
-    async def test_what_a_deletion_sends_is_written_with_it_and_only_if_there_was_something(self, bench: Bench) -> None:
+    async def test_outbox_of_a_deletion_is_written_once(self, bench: Bench) -> None:
         gone, there = await open_stream(bench.store, "gone"), await open_stream(bench.store, "there")
         told = (said(there, "it is gone", agent=None), said(stream_of("nobody"), "hi", agent=None))
-        assert await bench.store.delete(gone, sends=told)
+        assert await bench.store.delete(gone, outbox=told)
         assert await keys_in(bench, "there") == ["key-hello", "key-it is gone"]
         assert await bench.store.stream(stream_of("nobody")) is None
-        assert not await bench.store.delete(gone, sends=(said(there, "again", agent=None),))
+        assert not await bench.store.delete(gone, outbox=(said(there, "again", agent=None),))
         assert await keys_in(bench, "there") == ["key-hello", "key-it is gone"]
 
     async def test_many_sends_count_for_the_budget(self, bench: Bench) -> None:
         hold = await held(bench)
         many = tuple(said(stream_of("new"), f"x{i}") for i in range(513))
-        assert await refusal(bench, hold.plan(sends=many)) is Code.STORE_COMMIT_ROW_BUDGET_EXCEEDED
+        assert await refusal(bench, hold.plan(outbox=many)) is Code.STORE_COMMIT_ROW_BUDGET_EXCEEDED
         assert await bench.store.stream(stream_of("new")) is None
 
     @pytest.mark.parametrize("count", [1, 100])

@@ -1,4 +1,4 @@
-"""Laws of snapshots: droppable, trusted only by the code that wrote them, and never the truth."""
+"""Laws of snapshots: droppable, valid only for the code version that wrote them."""
 # ruff: noqa: D102 - the name of a law is its sentence
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ AT_THREE = Snapshot(seq=Seq(3), code="v1", data=b"folded")
 
 
 class SnapshotLaws:
-    """Snapshots and what a cold claim reads."""
+    """Laws of snapshots and of cold claims."""
 
     async def test_without_a_snapshot_a_cold_claim_reads_the_whole_log(self, bench: Bench) -> None:
         hold = await held(bench)

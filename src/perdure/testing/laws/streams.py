@@ -1,4 +1,4 @@
-"""Laws of streams: reading them, listing them, deleting them."""
+"""Laws of streams: reading, listing and deleting."""
 # ruff: noqa: D102 - the name of a law is its sentence
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from perdure.testing.laws.bench import (
 
 
 class StreamLaws:
-    """Streams as a whole."""
+    """Laws of whole streams."""
 
     async def test_a_range_is_open_below_and_closed_above(self, bench: Bench) -> None:
         hold = await held(bench)
@@ -111,7 +111,7 @@ class StreamLaws:
         assert [info.name for info in sessions] == ["mine"]
         assert [info.name for info in processes] == ["job"]
 
-    # --- the end of a stream
+    # --- deletion
 
     async def test_deleting_leaves_nothing_behind(self, bench: Bench) -> None:
         hold = await held(bench)
@@ -152,7 +152,7 @@ class StreamLaws:
 
     async def test_deleting_a_session_leaves_every_other_stream_alone(self, bench: Bench) -> None:
         session, process = await held(bench, "session"), process_stream(DEFAULT_TENANT, "job")
-        await bench.store.append(session.plan(sends=(said(process, "start"),)))
+        await bench.store.append(session.plan(outbox=(said(process, "start"),)))
         job = await take(bench.store, process, ANN)
         await bench.store.append(job.plan(note("running"), timers=(SetTimer("t", 50),)))
         await bench.store.delete(session.stream)
@@ -163,17 +163,17 @@ class StreamLaws:
 
     # --- change and health
 
-    async def test_the_version_changes_when_somebody_else_commits(self, bench: Bench) -> None:
+    async def test_version_changes_after_a_commit_of_another_process(self, bench: Bench) -> None:
         other = await bench.reopen()
         seen = [await bench.store.version()]
         for text in "ab":
             await other.admit(said(stream_of("one"), text))
-            async with asyncio.timeout(5):  # soon, if not at once
+            async with asyncio.timeout(5):  # soon, not always at once
                 while (version := await bench.store.version()) in seen:  # noqa: ASYNC110 - another process commits
                     await asyncio.sleep(0.001)
             seen.append(version)
 
-    async def test_the_version_rests_when_nobody_commits(self, bench: Bench) -> None:
+    async def test_version_is_unchanged_without_commits(self, bench: Bench) -> None:
         await open_stream(bench.store, "one")
         first = await bench.store.version()
         await bench.store.read(stream_of("one"))
@@ -189,7 +189,7 @@ class StreamLaws:
         await other.close()
         await other.close()
 
-    async def test_what_is_durable_is_there_for_the_next_opening(self, bench: Bench) -> None:
+    async def test_durable_records_are_readable_after_reopening(self, bench: Bench) -> None:
         hold = await held(bench)
         await bench.store.append(hold.plan(note("a")))
         await bench.store.close()

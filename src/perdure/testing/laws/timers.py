@@ -1,4 +1,4 @@
-"""Laws of timers: a due time is kept at its original moment, across restarts."""
+"""Laws of timers: a due time never changes, also across restarts."""
 # ruff: noqa: D102 - the name of a law is its sentence
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from perdure.testing.laws.bench import ANN, BOB, Bench, enlist, held, note, park
 
 
 class TimerLaws:
-    """Timers."""
+    """Laws of timers."""
 
     async def test_without_timers_nothing_is_due(self, bench: Bench) -> None:
         await parked(bench)

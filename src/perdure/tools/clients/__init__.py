@@ -1,1 +1,1 @@
-"""What a tool can reach through its context, one module per service. The runtime provides them; each is optional."""
+"""Clients in a tool's context, one module per service. The runtime provides them; each is optional."""

@@ -1,4 +1,4 @@
-"""`ctx.attachments`: bytes that belong to the session."""
+"""The client `ctx.attachments`: bytes that belong to the session."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from perdure.vocab.messages import AttachmentRef
 
 
 class Attachments(Protocol):
-    """Bytes in, references out. The bytes become durable in the append that records how the call ended."""
+    """Stores bytes and returns references. The bytes become durable in the append that records the call's outcome."""
 
     async def put(self, data: bytes, media_type: str, *, name: str = "") -> AttachmentRef:
-        """Keep bytes and refer to them.
+        """Store bytes and return a reference.
 
         Raises:
             ToolError: `runtime_effect_attachment_missing_reference` for no bytes,
-                `runtime_effect_attachment_media_type` for a type that cannot be kept,
-                `runtime_effect_attachment_store` for more than can be kept.
+                `runtime_effect_attachment_media_type` for an unsupported type,
+                `runtime_effect_attachment_store` for too many bytes.
         """
         ...
 
     async def get(self, ref: AttachmentRef) -> bytes:
-        """The bytes of a reference this session holds.
+        """Return the bytes of a reference held by this session.
 
         Raises:
-            ToolError: `attachment_not_found` for any other, whether the bytes exist or not.
+            ToolError: `attachment_not_found` for any other reference, whether the bytes exist or not.
         """
         ...

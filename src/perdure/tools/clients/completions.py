@@ -1,4 +1,4 @@
-"""`ctx.direct_completions`: asking a model once, outside the turn's conversation."""
+"""The client behind `ctx.complete`: one-shot model calls outside the turn's conversation."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from perdure.vocab.messages import Message, Reply
 
 @dataclass(frozen=True, slots=True)
 class DirectRequest:
-    """One question: a text, or a whole conversation that ends with a user message.
+    """One request: a text, or a whole conversation that ends with a user message.
 
-    `key` names the request where it is recorded; without one its content does, and the same request twice is refused.
-    `utility` asks the host's own model for small work, with no settings but those given here.
+    `key` names the request in its record. Without a key the content does, and an equal request is refused. `utility`
+    uses the host's utility model, with only the settings given here.
     """
 
     messages: str | Sequence[Message]
@@ -26,14 +26,13 @@ class DirectRequest:
 
 
 class DirectCompletions(Protocol):
-    """One-shot model calls. What they cost is counted for the turn, under `usage_source`."""
+    """One-shot model calls. Their cost counts for the turn, under `usage_source`."""
 
     async def complete(self, request: DirectRequest | str, usage_source: str) -> Reply:
-        """The reply of the session's own model, without tools.
+        """Return the reply of the session's own model, without tools.
 
-        In the body of an ordinary tool the request belongs to the attempt: an attempt that runs again asks again. In
-        that of a `resumable` one it is recorded, under its `key` or by its content, and never asked again once it was
-        answered, whether with a reply or an error.
+        In an ordinary tool the request belongs to the attempt: a repeated attempt asks again. In a `resumable` tool it
+        is recorded under its `key` or content. An answered request, by a reply or an error, is replayed.
 
         Raises:
             ToolError: `direct_completion_failed`, with the model's own reason.

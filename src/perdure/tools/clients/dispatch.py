@@ -1,4 +1,4 @@
-"""`ctx.dispatch`: running other tools of the same agent from inside a tool."""
+"""The dispatcher behind `ctx.tools`: runs other tools of the same agent from inside a tool."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_BATCH_CALLS = 25
 
 @dataclass(frozen=True, slots=True)
 class ChildCall:
-    """A call that a tool makes. `call_id` names it among its siblings; their place does if it is left out."""
+    """A call made by a tool. `call_id` names it among its siblings; the default is its position."""
 
     name: str
     args: Json = field(default_factory=dict[str, Json])
@@ -25,7 +25,7 @@ class ChildCall:
 
 @dataclass(frozen=True, slots=True)
 class ChildResult:
-    """What became of one child call."""
+    """The result of one child call."""
 
     call_id: str
     tool_name: str
@@ -33,12 +33,12 @@ class ChildResult:
 
     @property
     def value(self) -> Json:
-        """The value of a success, else None."""
+        """The value of a success, or None."""
         return self.output.value if isinstance(self.output, Success) else None
 
     @property
     def error_code(self) -> str | None:
-        """Why there is no value, else None."""
+        """The reason for a missing value, or None."""
         match self.output:
             case Success():
                 return None
@@ -51,23 +51,24 @@ class ChildResult:
 
 
 class Dispatch(Protocol):
-    """What a tool can do with the other tools of its turn."""
+    """Operations of a tool on the other tools of its turn."""
 
     def callable_tool_manifest(self, name: str) -> ToolManifest | None:
-        """The manifest of a tool this turn may call; None if it has none of that name."""
+        """Return the manifest of a tool this turn may call, or None."""
         ...
 
     def callable_tool_manifest_by_id(self, tool_id: str) -> ToolManifest | None:
-        """The same, by the tool's id."""
+        """Return the manifest of the tool with this id, or None."""
         ...
 
     async def batch(self, calls: Sequence[ChildCall]) -> tuple[ChildResult, ...]:
-        """Run up to 25 other tools and answer in the order of the calls. A call that cannot run is answered as well.
+        """Run up to 25 other tools and return results in the order of the calls. A call that cannot run gets a result
+        too.
 
-        Parallel calls go first, serial ones after them and one at a time. `pure` tools run anywhere. What must not run
-        twice needs a record of its own: inside a `resumable` body each child is a recorded step, `once` ones included;
-        elsewhere a child that is not `pure` is answered with `nested_effect_not_recorded`, and so is a `resumable` one
-        everywhere: see `call`. Outside a resumable body, one attempt each.
+        Parallel calls run first, then serial ones, one at a time. `pure` tools run anywhere. Other tools need a record:
+        inside a `resumable` body each child is a recorded step, including `once` ones. Elsewhere a child that is not
+        `pure` results in `nested_effect_not_recorded`. So does a `resumable` child everywhere; use `call`. Outside a
+        resumable body, each child has one attempt.
 
         Raises:
             ToolError: `nested_too_deep` in a body that another body has called.
@@ -75,13 +76,17 @@ class Dispatch(Protocol):
         ...
 
     async def ask(self, step: str, what: str, args: Json) -> Decision | None:
-        """Ask people something through the approvals, as the part of that name of a resumable body. None: nobody
-        answered in time, or nobody is asked any more."""
+        """Request a decision through the approvals, as a named part of a resumable body.
+
+        None means that the request timed out or was closed.
+        """
         ...
 
     async def call(self, call: ChildCall, *, step: str) -> ChildResult:
-        """Run one other tool as the step of that name of a resumable body, with its class, approval and doubt policy;
-        or answer it from the log. A `resumable` one has a body of its own, which is parked and entered again with this.
+        """Run one other tool as a named step of a resumable body, or replay it from the log.
+
+        The tool's own class, approval and doubt policy apply. A `resumable` child has a nested body, which is parked
+        and re-entered together with this one.
 
         Raises:
             Error: `durable_effects_unavailable` where the body is not resumable.

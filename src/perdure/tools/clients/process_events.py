@@ -1,4 +1,4 @@
-"""`ctx.process_events`: what a process tells those who watch it."""
+"""The client behind `ctx.emit`: events of the enclosing process for its observers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from perdure.codec import Json
 
 @dataclass(frozen=True, slots=True)
 class ProcessEventInfo:
-    """One event of a process, where it stands."""
+    """One event of a process with its position."""
 
     process_id: str
     sequence: int
@@ -20,16 +20,16 @@ class ProcessEventInfo:
 
 
 class ProcessEvents(Protocol):
-    """The events of the process a tool runs in. Outside a process there is no such service."""
+    """The events of the enclosing process. Absent outside a process."""
 
     async def emit(self, event_type: str, payload: Json) -> ProcessEventInfo:
         """Append an event."""
         ...
 
     async def emit_request(self, event_type: str, payload: Json, *, replay_key: str) -> ProcessEventInfo:
-        """Append an event under a key: the same key and content again is the same event."""
+        """Append an event under a key. Equal key and content give the same event."""
         ...
 
     async def wait_event_after(self, event_type: str, after: int) -> ProcessEventInfo:
-        """The first event of a type after a sequence number, once there is one."""
+        """Wait for the first event of a type after a sequence number."""
         ...

@@ -1,4 +1,4 @@
-"""`ctx.programs`: what the session keeps between programs that its model writes, for whoever runs them."""
+"""The client of code mode: state shared by the code-mode programs of a session."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from perdure.vocab.outcomes import Outcome
 
 @dataclass(frozen=True, slots=True)
 class PastProgram:
-    """A call that was made before: its arguments, and the outcomes of the parts of its body by `kind:name`."""
+    """An earlier call: its arguments, and the outcomes of its body's parts by `kind:name`."""
 
     call_id: str
     args: Json
@@ -20,25 +20,24 @@ class PastProgram:
 
 
 class Programs(Protocol):
-    """The execution environment of a session: variables, as the last program left them."""
+    """The execution environment of a session: the variables left by its last program."""
 
     def environment(self) -> Json:
-        """What the last program recorded of the environment that it left; None before the first."""
+        """Return the recorded environment of the last program, or None before the first."""
         ...
 
     async def history(self) -> Mapping[str, PastProgram]:
-        """The calls of the session by their ids, as its log has them. Reads all of it: for when nothing that was kept
-        can be used."""
+        """Return the session's calls by id. Reads the whole log: a fallback for unusable stored state."""
         ...
 
     def keep(self, data: bytes) -> str:
-        """Store bytes with the next append, and name them by their hash. They are a cache: no record keeps them."""
+        """Store bytes with the next append and return their hash. The bytes are a cache without a record."""
         ...
 
     def forget(self, hashes: Iterable[str]) -> None:
-        """Let go of bytes that were kept, with the next append."""
+        """Release stored bytes with the next append."""
         ...
 
     async def fetch(self, hash: str) -> bytes | None:
-        """Bytes that a program of this session kept; None if they are gone, or not what was kept."""
+        """Return bytes stored by a program of this session, or None if lost or damaged."""
         ...

@@ -1,4 +1,4 @@
-"""`ctx.progress`: what a running call says before it ends. Live only; nobody waits for it."""
+"""Live messages of a running call as values. Best effort, never awaited."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class SandboxMessage:
-    """A line about a running call. Of kind `stdout` or `stderr` it is a piece of what the call prints."""
+    """A line about a running call. With kind `stdout` or `stderr` it is a piece of the call's output."""
 
     text: str
     kind: str = "progress"
 
 
 ProgressSender: TypeAlias = Callable[[SandboxMessage], None]
-"""Takes a message and returns at once, from any thread, whether or not anybody listens."""
+"""Function that accepts a message and returns at once, from any thread, with or without observers."""

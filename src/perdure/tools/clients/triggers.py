@@ -1,4 +1,4 @@
-"""`ctx.triggers`: saying that something happened, and asking for a process whenever it does."""
+"""The client `ctx.triggers`: emits occurrences and subscribes processes to them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from perdure.vocab.wire import Value
 
 
 class TriggerReport(Value, frozen=True):
-    """That something happened is durable. It stands in the outcome of the call that said so (`triggers`), and a call
-    that is answered from the log says nothing again. `duplicate`: it was known before under this key."""
+    """The confirmation of a durable occurrence.
+
+    It is part of the outcome of the emitting call (`triggers`); a replayed call emits nothing. `duplicate`: the key was
+    known before.
+    """
 
     occurrence_id: str
     source_type: str
@@ -25,25 +28,25 @@ class TriggerClient(Protocol):
 
     @property
     def registration_originator(self) -> SessionScope | None:
-        """To whom a subscription belongs that is made here: whom the running process belongs to, else this session."""
+        """The owner of new subscriptions: the owner of the running process, else this session."""
         ...
 
     @property
     def registration_wake_target(self) -> SessionScope | None:
-        """Whom its processes tell what they have to tell: whom the running process tells, else this session."""
+        """The wake target of a subscription's processes: that of the running process, else this session."""
         ...
 
     async def emit(
         self, source_type: str, payload: Json = None, *, key: str | None = None, source: str = "", session: str = ""
     ) -> TriggerReport:
-        """Something happened; durable when this returns.
+        """Emit an occurrence; durable on return.
 
-        Without a `key` it has one that follows from the call, so that an attempt that runs again says the same thing
-        again, and not a second one; what it says must then be equal.
+        The default `key` is derived from the call, so a repeated attempt emits nothing new; its payload must then be
+        equal.
 
         Raises:
-            ToolError: `trigger_conflict` for another payload under the same key, `trigger_invalid` for one that does
-                not fit what was declared, `input_too_large`, `invalid_json`, `invalid_id`.
+            ToolError: `trigger_conflict` for another payload under the same key, `trigger_invalid` for a payload that
+                does not match the declaration, `input_too_large`, `invalid_json`, `invalid_id`.
         """
         ...
 
@@ -56,10 +59,12 @@ class TriggerClient(Protocol):
         source: str = "",
         args: tuple[object, ...] | None = None,
     ) -> str:
-        """A process (a `@process` function, or its name) for everything that happens at a source from now on, in the
-        name of whom this runs for. The id of the subscription; the same one again is the same.
+        """Subscribe a process (a `@process` function, or its name) to future occurrences of a source, and return the
+        id.
+
+        The subscription belongs to `registration_originator`. An equal subscription has the same id.
 
         Raises:
-            ToolError: `trigger_revision_conflict` for another one under that key, `trigger_limit`.
+            ToolError: `trigger_revision_conflict` for a different subscription under that key, `trigger_limit`.
         """
         ...

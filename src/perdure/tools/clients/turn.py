@@ -1,4 +1,4 @@
-"""The turn a call belongs to, as a tool or a provider may know it."""
+"""The turn of a call, as visible to a tool or a provider."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnContext:
-    """Which turn this is, and what the host said about it besides the input (`send(plugin_input=…)`)."""
+    """The turn and the host's plugin inputs for it (`send(plugin_input=…)`)."""
 
     session_id: SessionId | None = None
     turn_id: TurnId | None = None
@@ -27,7 +27,7 @@ class TurnContext:
     plugin_inputs: Mapping[str, Json] = field(default_factory=dict[str, Json], repr=False)
 
     def plugin_input(self, plugin_id: str, type: type[T]) -> T | None:
-        """What the host said to one plugin, as `type`; None if it said nothing, or something of another shape."""
+        """Return the host's input to one plugin as `type`, or None if absent or of another type."""
         if plugin_id not in self.plugin_inputs:
             return None
         try:

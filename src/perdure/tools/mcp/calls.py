@@ -1,4 +1,4 @@
-"""Calling a tool of an MCP server, and what its answer becomes."""
+"""Calls to tools of MCP servers, and conversion of their results."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from perdure.codec import Json, digest
-from perdure.tools.endings import StepFailed
+from perdure.tools.context import dispatch_of
 from perdure.tools.errors import OutcomeUnknown, ToolError
-from perdure.tools.execution_result import IMAGE_TYPES, SucceededWithImages, ToolResultImage
+from perdure.tools.execution_result import IMAGE_TYPES, Image, SucceededWithImages
 from perdure.tools.json_schema import violations
-from perdure.tools.mcp.connection import KEY, Connection, ConnectionLost, NotConnected
+from perdure.tools.mcp.connection import KEY, ConnectionLost, McpConnection, NotConnected
+from perdure.tools.step_outcomes import StepFailed
 from perdure.tools.steps import StepEffect
 
 if TYPE_CHECKING:
@@ -26,30 +27,30 @@ STATE_REFUSED = "mcp_error-32602"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is called: a tool of a server, with the class that its calls have."""
+    """The tool of a server to call, with its effect class."""
 
-    connection: Connection
+    connection: McpConnection
     tool: str
     effect: StepEffect
 
 
 async def call_once(target: Target, args: Json, ctx: ToolContext[object]) -> object:
-    """Call a tool in one go. A server that asks for something is told that nobody can answer."""
+    """Call a tool without questions. A server's request for input is refused."""
     from mcp_types import InputRequiredResult
 
     answer = await _send(target, args, ctx.idempotency_key, None, None)
     if isinstance(answer, InputRequiredResult):
-        message = 'The server asks for input, and it may not: its configuration has no "elicit": true'
+        message = 'The server asked for input, which its configuration does not allow: "elicit" is not true'
         raise ToolError(message, code="mcp_input_required")
     value, images = await _read(answer, target.connection, ctx)
     return SucceededWithImages(value, images) if images else value
 
 
 async def call_durably(target: Target, args: Json, ctx: ToolContext[object]) -> object:
-    """Call a tool whose server may ask people: each request is a step, and its questions are in the approvals.
+    """Call a tool whose server may ask people. Each request is a step; questions go to the approvals.
 
-    A server that was started anew may not know its own state any more, and refuses it. It had not done what it was
-    asked to, so it is asked again from the beginning; what it asks in the same words is answered as before.
+    A restarted server may refuse its own former state. The refused request had no effect, so the call starts again.
+    Equal questions reuse their former answers.
     """
     answers: dict[str, Json] | None = None
     state: str | None = None
@@ -76,7 +77,7 @@ async def call_durably(target: Target, args: Json, ctx: ToolContext[object]) -> 
             if question not in known:
                 known[question] = await ask_person(ctx, f"asks:{n}:{key}", target, one)
         answers = {key: known[digest([key, one])] for key, one in asked.items()}
-    raise ToolError(f"The server asked for input {MAX_ROUNDS} times; it was given up", code="mcp_input_required")
+    raise ToolError(f"The server asked for input {MAX_ROUNDS} times; the call was stopped", code="mcp_input_required")
 
 
 async def _leg(
@@ -90,7 +91,7 @@ async def _leg(
     async def in_the_middle(params: types.ElicitRequestParams) -> types.ElicitResult:
         nonlocal count
         count += 1
-        asked = connection.veil.json(params.model_dump(mode="json", by_alias=True, exclude_none=True))
+        asked = connection.redactor.json(params.model_dump(mode="json", by_alias=True, exclude_none=True))
         return ElicitResult.model_validate(await ask_person(ctx, f"asks:{n}.{count}", target, asked))
 
     async with connection.alone:
@@ -99,10 +100,10 @@ async def _leg(
             given = {key: ElicitResult.model_validate(one) for key, one in answers.items()} if answers else None
             answer = await _send(target, args, ctx.idempotency_key, cast("types.InputResponses | None", given), state)
         except NotConnected:
-            message = f"the MCP server {connection.name} cannot be reached; nothing was sent"
+            message = f"the MCP server {connection.name} is not reachable; nothing was sent"
             raise ToolError(message, code="mcp_not_connected", retry_safe=True) from None
         except ConnectionLost:
-            raise OutcomeUnknown(f"the MCP server {connection.name} was lost before it answered") from None
+            raise OutcomeUnknown(f"the MCP server {connection.name} disconnected before it answered") from None
         finally:
             connection.eliciting(None)
     if not isinstance(answer, InputRequiredResult):
@@ -112,16 +113,16 @@ async def _leg(
     asks: dict[str, Json] = {}
     for key, one in (answer.input_requests or {}).items():
         if not isinstance(one, ElicitRequest):
-            raise ToolError(f"The server asks for {one.method}, which is not offered", code="mcp_input_required")
-        asks[key] = connection.veil.json(one.params.model_dump(mode="json", by_alias=True, exclude_none=True))
+            raise ToolError(f"The server asked for {one.method}, which is not supported", code="mcp_input_required")
+        asks[key] = connection.redactor.json(one.params.model_dump(mode="json", by_alias=True, exclude_none=True))
     return {"asks": asks, "state": answer.request_state}
 
 
 async def ask_person(ctx: ToolContext[object], step: str, target: Target, asked: dict[str, Json]) -> Json:
-    """Ask people what a server wants to know. Approving it with changed arguments fills in its form."""
+    """Request a server's input through the approvals. Approval with changed arguments fills in the form."""
     schema = asked.get("requestedSchema")
     about: Json = {"message": asked.get("message"), **({"schema": schema} if schema else {"url": asked.get("url")})}
-    decision = await ctx.dispatch.ask(step, f"{ctx.tool_name} (asks)", about)
+    decision = await dispatch_of(ctx).ask(step, f"{ctx.tool_name} (asks)", about)
     if decision is None:
         return {"action": "cancel"}
     if decision.verdict != "approve":
@@ -130,7 +131,9 @@ async def ask_person(ctx: ToolContext[object], step: str, target: Target, asked:
         return {"action": "accept"}
     content = decision.args or {}
     if wrong := violations(schema, content):
-        raise ToolError(f"{decision.by} answered what the server does not take: {wrong}", code="mcp_answer_invalid")
+        raise ToolError(
+            f"the answer of {decision.by} does not match the server's form: {wrong}", code="mcp_answer_invalid"
+        )
     return {"action": "accept", "content": content}
 
 
@@ -155,59 +158,61 @@ async def _send(
         )
     except MCPError as problem:
         raise _refusal(problem, connection, connection.statuses.get(key)) from None
-    except ValueError:  # an answer it was, so the call was made; what came of it nobody can read
-        raise OutcomeUnknown(f"the MCP server {connection.name} answered something that cannot be read") from None
-    except RuntimeError as problem:  # the answer does not have the form that the server itself announced
-        raise ToolError(connection.veil.text(str(problem)), code="mcp_result_invalid") from None
+    except ValueError:  # the server answered, so the call was made; its outcome is unreadable
+        raise OutcomeUnknown(f"the MCP server {connection.name} sent an unreadable answer") from None
+    except RuntimeError as problem:  # the answer does not match the server's own schema
+        raise ToolError(connection.redactor.text(str(problem)), code="mcp_result_invalid") from None
     finally:
         connection.statuses.pop(key, None)
 
 
-def _refusal(problem: MCPError, connection: Connection, status: int | None) -> ToolError | OutcomeUnknown:
-    """What an error means. A server that says so has not done it; one that says nothing, or nothing that can be read
-    (a proxy in its place), may have. `status` is that of a response over HTTP that was no answer."""
+def _refusal(problem: MCPError, connection: McpConnection, status: int | None) -> ToolError | OutcomeUnknown:
+    """Classify a server's error: a readable refusal means that the call had no effect.
+
+    A timeout or an unreadable answer (as from a proxy) leaves the outcome unknown. `status` is the HTTP status of a
+    response without an MCP answer.
+    """
     from mcp_types import PARSE_ERROR, REQUEST_TIMEOUT
 
     error, name = problem.error, connection.name
     if error.code == REQUEST_TIMEOUT:
-        return OutcomeUnknown(f"the MCP server {name} did not answer in time")
+        return OutcomeUnknown(f"the MCP server {name} timed out")
     if status is not None and not 400 <= status < 500:
-        return OutcomeUnknown(f"the MCP server {name} answered nothing that can be read, with the HTTP status {status}")
+        return OutcomeUnknown(f"the MCP server {name} sent no readable answer, with the HTTP status {status}")
     if error.code == PARSE_ERROR and connection.config.url and error.message.startswith("Failed to parse"):
-        return OutcomeUnknown(f"the MCP server {name} answered something that cannot be read")
-    said = connection.veil.text(error.message)
+        return OutcomeUnknown(f"the MCP server {name} sent an unreadable answer")
+    said = connection.redactor.text(error.message)
     return ToolError(said if status is None else f"{said} (HTTP status {status})", code=f"mcp_error{error.code}")
 
 
-# --- what it answered -------------------------------------------------------------------------------------------
+# --- results ----------------------------------------------------------------------------------------------------
 
 
 async def _read(
-    answer: types.CallToolResult, connection: Connection, ctx: ToolContext[object]
-) -> tuple[Json, tuple[ToolResultImage, ...]]:
-    """The value of an answer, and its pictures. Other bytes are attachments of the session, and the value refers to
-    them."""
+    answer: types.CallToolResult, connection: McpConnection, ctx: ToolContext[object]
+) -> tuple[Json, tuple[Image, ...]]:
+    """Return the value and the images of an answer. Other bytes become attachments that the value refers to."""
     parts: list[Json] = []
-    images: list[ToolResultImage] = []
+    images: list[Image] = []
     for block in answer.content:
         match block.type:
             case "text":
                 parts.append(block.text)
             case "image" if block.mime_type in IMAGE_TYPES:
-                images.append(ToolResultImage(block.data, block.mime_type))
+                images.append(Image(block.data, block.mime_type))
             case "image" | "audio":
                 parts.append(await _attached(ctx, block.data, block.mime_type))
             case "resource_link":
                 parts.append({"resource": str(block.uri), "name": block.name})
             case "resource":
                 parts.append(await _resource(block, ctx))
-    parts = connection.veil.json(parts)
+    parts = connection.redactor.json(parts)
     if answer.is_error:
         said = " ".join(part if isinstance(part, str) else str(part) for part in parts)
-        raise ToolError(said or "The tool failed and did not say why", code="mcp_tool_error")
+        raise ToolError(said or "The tool failed without a message", code="mcp_tool_error")
     bare = all(isinstance(part, str) for part in parts)
     if answer.structured_content is not None:
-        structured = connection.veil.json(answer.structured_content)
+        structured = connection.redactor.json(answer.structured_content)
         return (structured if bare else {"structured": structured, "content": parts}), tuple(images)
     return (parts[0] if bare and len(parts) == 1 else parts), tuple(images)
 
@@ -226,7 +231,7 @@ async def _attached(ctx: ToolContext[object], base64: str, media_type: str) -> J
     try:
         data = b64decode(base64, validate=True)
     except ValueError:  # the call was made, whatever its bytes are
-        return {"not_kept": "the server sent something else than base64", "media_type": media_type, "size": 0}
+        return {"not_kept": "the server sent invalid base64", "media_type": media_type, "size": 0}
     if not data:
         return {"attachment": "", "media_type": media_type, "size": 0}
     try:

@@ -1,7 +1,7 @@
-"""What an application says about its MCP servers: the usual `mcpServers` JSON, and what it trusts them with.
+"""Configuration of MCP servers: the usual `mcpServers` JSON, with the trust an application puts in them.
 
-Values of `env` and `headers`, `args` and `url` may refer to the environment, `"Bearer ${API_TOKEN}"`, so that no secret
-stands in the file. What such a reference brings in is hidden from whatever the server says.
+Values of `env` and `headers`, `args` and `url` may refer to the environment, `"Bearer ${API_TOKEN}"`, so that the file
+contains no secret. Values of such references are redacted from the server's output.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _REFERENCE = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 class ToolRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the application says of one tool, whatever its server says."""
+    """The application's rule for one tool. Overrides the server's own hints."""
 
     effect: StepEffect | None = None
     approve: bool | None = None
@@ -32,12 +32,11 @@ class ToolRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"type_": "type"}):
-    """One server: a command to run, or an address. Times in seconds.
+    """One server: a command to run, or a URL. Times in seconds.
 
-    `trust`: what the server says of its tools (that one only reads, or may be repeated) is believed. Without it, such
-    words make nothing easier, and only those that make it harder count. `elicit`: it may ask people, through the
-    approvals; its tools are then resumable. `refresh`: how old a list of tools may be when a turn begins before it is
-    asked for again; servers that tell of changes need not be asked.
+    `trust`: the server's hints (read-only, idempotent) are believed. Without trust, only hints that restrict a tool
+    count. `elicit`: the server may ask people through the approvals; its tools are then resumable. `refresh`: maximum
+    age of a tool list when a turn begins, before it is requested again. Servers that report changes need no refresh.
     """
 
     command: str = ""
@@ -59,18 +58,18 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rena
 
     def __post_init__(self) -> None:
         if bool(self.command) == bool(self.url):
-            raise ValueError("it has either a command or a url")
+            raise ValueError("either a command or a url is required")
         if self.type_ not in ("", "stdio", "http", "streamable-http", "streamableHttp"):
             raise ValueError(f"the transport {self.type_!r} is not supported")
         if self.start_timeout <= 0 or self.call_timeout <= 0:
-            raise ValueError("its timeouts must be more than nothing")
+            raise ValueError("timeouts must be > 0")
 
 
 def parse(config: Mapping[str, Json] | str | Path) -> dict[str, ServerConfig]:
-    """The servers of a configuration: a file, or what such a file has in it. Those that are disabled are left out.
+    """Parse a configuration, from a file or a mapping. Disabled servers are omitted.
 
     Raises:
-        Error: `invalid_argument` saying what is wrong with which server; never with its values.
+        Error: `invalid_argument` naming the server and the problem, but no values.
     """
     read: Json = config
     if isinstance(config, str | Path):
@@ -81,22 +80,22 @@ def parse(config: Mapping[str, Json] | str | Path) -> dict[str, ServerConfig]:
     whole: Mapping[str, Json] = cast("Mapping[str, Json]", read) if isinstance(read, Mapping) else {"mcpServers": None}
     servers: Json = whole.get("mcpServers", whole)
     if not isinstance(servers, Mapping):
-        raise _wrong("a configuration of MCP servers is an object", 'it has one entry for each under "mcpServers"')
+        raise _wrong("the configuration of MCP servers must be an object", 'one entry per server under "mcpServers"')
     found: dict[str, ServerConfig] = {}
     for name, given in cast("Mapping[str, Json]", servers).items():
         if not NAME.fullmatch(name):
-            raise _wrong(f"{name!r} is no name of a server", "it has 1 to 32 letters, digits, _ and -")
+            raise _wrong(f"invalid server name {name!r}", "a name has 1 to 32 letters, digits, _ and -")
         try:
             one = given if isinstance(given, ServerConfig) else msgspec.convert(given, ServerConfig)
         except msgspec.ValidationError as problem:
-            raise _wrong(f"the MCP server {name!r} cannot be used", str(problem)) from None
+            raise _wrong(f"invalid configuration of the MCP server {name!r}", str(problem)) from None
         if not one.disabled:
             found[name] = one
     return found
 
 
 def effect_of(rule: ToolRule | None, *, trusted: bool, reads: bool | None, repeats: bool | None) -> StepEffect:
-    """The class of a tool: what the application says; else what a trusted server says; else `once`."""
+    """Return the effect class of a tool: by the application's rule, else by a trusted server's hints, else `once`."""
     if rule is not None and rule.effect is not None:
         return rule.effect
     if trusted and reads:
@@ -105,25 +104,25 @@ def effect_of(rule: ToolRule | None, *, trusted: bool, reads: bool | None, repea
 
 
 class Expanded:
-    """Values with their references resolved, and what those have brought in: that must not be seen."""
+    """Expander of references in configuration values. Collects the expanded values as secrets."""
 
     def __init__(self, server: str) -> None:
         self._server = server
         self.secrets: set[str] = set()
 
     def values(self, given: Mapping[str, str]) -> dict[str, str]:
-        """The same names, with what their values refer to.
+        """Expand the values of a mapping.
 
         Raises:
-            Error: `invalid_argument` naming what is not set.
+            Error: `invalid_argument` naming a variable that is not set.
         """
         return {name: self.value(value) for name, value in given.items()}
 
     def value(self, given: str) -> str:
-        """A value, with what it refers to.
+        """Expand one value.
 
         Raises:
-            Error: `invalid_argument` naming what is not set.
+            Error: `invalid_argument` naming a variable that is not set.
         """
         return _REFERENCE.sub(self._one, given)
 
@@ -131,10 +130,10 @@ class Expanded:
         name = found.group(1)
         value = os.environ.get(name)
         if value is None:
-            raise _wrong(f"the MCP server {self._server!r} cannot be reached", f"{name} is not set")
+            raise _wrong(f"the MCP server {self._server!r} has an undefined reference", f"{name} is not set")
         self.secrets.add(value)
         return value
 
 
 def _wrong(what: str, because: str) -> Error:
-    return Error(Code.INVALID_ARGUMENT, what, because=because, hint="see docs/mcp.md")
+    return Error(Code.INVALID_ARGUMENT, what, because=because, hint="see docs/guides/mcp.md")

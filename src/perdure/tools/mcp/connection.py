@@ -1,8 +1,8 @@
-"""One connection to one server: made, kept, made again when it is lost. Everything of it lives in one task.
+"""A connection to one server, re-established after a loss. One task owns all of it.
 
-Laws: a call that was sent and not answered is never sent again. What is known to be lost before a call is sent is told
-as "not run"; what is lost afterwards as unknown. A server that does not list its tools anew is left in peace: it may be
-busy with a call.
+Laws: a call that was sent and not answered is never sent again. A loss before sending is reported as "not run", a loss
+afterwards as unknown. A failed refresh of the tool list does not close the connection: the server may be busy with a
+call.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from perdure.services.secrets import Veil
+from perdure.services.secrets import Redactor
 from perdure.tools.mcp.config import Expanded, ServerConfig
 from perdure.tools.mcp.lines import ENCODING
 
@@ -30,32 +30,32 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 MAX_PAGES = 100
 MAX_TOOLS = 1000
 KEY = "io.perdure/idempotency-key"
-"""Under which servers find the idempotency key of a call, in its `_meta`."""
+"""The `_meta` field with a call's idempotency key, for servers."""
 
 T = TypeVar("T")
 
 
 class NotConnected(Exception):
-    """There is no connection: nothing was sent."""
+    """No connection: nothing was sent."""
 
 
 class ConnectionLost(Exception):
-    """The connection ended while an answer was owed: nobody knows what became of the request."""
+    """The connection ended before the answer. The outcome of the request is unknown."""
 
 
 Elicit = Callable[["types.ElicitRequestParams"], Awaitable["types.ElicitResult"]]
 
 
-class Connection:
-    """A connection that is kept up by a task of its own between `start` and `stop`."""
+class McpConnection:
+    """A connection kept alive by its own task between `start` and `stop`."""
 
     def __init__(self, name: str, config: ServerConfig, on_list: Callable[[Sequence[types.Tool]], None]) -> None:
         self.name = name
         self.config = config
-        self.veil = Veil()
-        """Hides what references of the configuration have brought in."""
+        self.redactor = Redactor()
+        """Redactor of the configuration's expanded references."""
         self.statuses: dict[str, int] = {}
-        """Of calls under way over HTTP, by key: the status of a response that is no answer."""
+        """HTTP status of responses without an MCP answer, by the key of the running call."""
         self._on_list = on_list
         self._task: asyncio.Task[None] | None = None
         self._client: Client | None = None
@@ -65,10 +65,10 @@ class Connection:
         self._stale = False
         self._listed_at = 0.0
         self._elicit: Elicit | None = None
-        self.alone = asyncio.Lock()  # a server that asks in the middle of a call does not say of which
+        self.alone = asyncio.Lock()  # a server that asks during a call does not name the call
 
     async def start(self) -> None:
-        """Connect, and return once that worked or failed for the first time."""
+        """Connect, and return after the first success or failure."""
         self._tried.clear()
         self._task = asyncio.create_task(self._keep_up(), name=f"perdure:mcp:{self.name}")
         await self._tried.wait()
@@ -82,25 +82,25 @@ class Connection:
 
     @property
     def connected(self) -> bool:
-        """Whether a call could be sent now."""
+        """True if a call could be sent now."""
         return self._client is not None and not self._lost.is_set()
 
     def refresh(self) -> None:
-        """Ask for the list of tools again, soon."""
+        """Request a new list of tools soon."""
         self._stale = True
         self._wake.set()
 
     def look(self) -> None:
-        """A turn begins: if the list is old, it is asked for, for the turns after this one."""
+        """Refresh an old tool list at the start of a turn. The new list serves later turns."""
         if self.connected and asyncio.get_running_loop().time() - self._listed_at >= self.config.refresh:
             self.refresh()
 
     async def request(self, send: Callable[[Client], Awaitable[T]]) -> T:
-        """Send something and wait for the answer.
+        """Send a request and wait for the answer.
 
         Raises:
-            NotConnected: it was not sent.
-            ConnectionLost: it was, or may have been, and no answer came.
+            NotConnected: the request was not sent.
+            ConnectionLost: the request was sent, or may have been, without an answer.
         """
         client, lost = self._client, self._lost
         if client is None or lost.is_set():
@@ -129,13 +129,13 @@ class Connection:
                 self._on_end()
                 raise ConnectionLost(self.name)
             case "answer":
-                self.refresh()  # which finds out whether the server is there
+                self.refresh()  # the refresh detects whether the server is alive
                 raise ConnectionLost(self.name)
             case None:
                 return asking.result()
 
     def eliciting(self, elicit: Elicit | None) -> None:
-        """Who asks people when the server does so in the middle of a call."""
+        """Set the handler of a server's questions during a call."""
         self._elicit = elicit
 
     # --- the task
@@ -150,20 +150,20 @@ class Connection:
                 pause = FIRST_PAUSE_S
             except (KeyboardInterrupt, SystemExit):
                 raise
-            except BaseException as problem:  # noqa: BLE001 - also groups of them, and being cancelled from inside
+            except BaseException as problem:  # noqa: BLE001 - also exception groups, and cancellation from inside
                 if not me.cancelling() and not isinstance(problem, asyncio.CancelledError):
-                    log.warning("the MCP server %s is not connected: %s", self.name, self._told(problem))
+                    log.warning("MCP server not connected server=%s error=%s", self.name, self._told(problem))
             finally:
                 self._client = None
                 self._lost.set()
                 self._tried.set()
-            if me.cancelling():  # whatever the connection made of it when it was told to end
+            if me.cancelling():  # regardless of how the connection handled its cancellation
                 raise asyncio.CancelledError
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE_S)
 
     async def _connected(self) -> None:
-        """Connect and stay so, until the connection is lost."""
+        """Connect, and stay connected until the connection is lost."""
         from mcp import Client
 
         async with AsyncExitStack() as stack:
@@ -194,7 +194,7 @@ class Connection:
         env, headers = expanded.values(config.env), expanded.values(config.headers)
         args, url = [expanded.value(one) for one in config.args], expanded.value(config.url)
         for secret in expanded.secrets:
-            self.veil.add(secret)
+            self.redactor.add(secret)
         if config.command:
             import os
             import sys
@@ -206,7 +206,7 @@ class Connection:
             )
             if log.isEnabledFor(logging.DEBUG):
                 return _watched(stdio_client(parameters, errlog=sys.stderr), self._on_end)
-            quiet = stack.enter_context(open(os.devnull, "w"))  # noqa: ASYNC230, SIM115 - a device, and the stack's
+            quiet = stack.enter_context(open(os.devnull, "w"))  # noqa: ASYNC230, SIM115 - a device, closed by the stack
             return _watched(stdio_client(parameters, errlog=quiet), self._on_end)
         from mcp.client.streamable_http import streamable_http_client
         from mcp.shared._httpx_utils import create_mcp_http_client
@@ -216,7 +216,7 @@ class Connection:
         return streamable_http_client(url, http_client=http)
 
     async def _on_response(self, response: httpx2.Response) -> None:
-        """Of a response that is no answer the SDK tells as if the server had answered with an error: remember it."""
+        """Record the status of a response without an MCP answer, which the SDK reports as a server error."""
         kind = response.headers.get("content-type", "").lower()
         answers = kind.startswith(("application/json", "text/event-stream")) and response.status_code != 202
         if response.request.method == "POST" and (response.status_code >= 400 or not answers):
@@ -229,7 +229,7 @@ class Connection:
         self._listed_at = asyncio.get_running_loop().time()
 
     async def _list_again(self, client: Client) -> None:
-        """Ask for the tools anew. If the server does not tell, those that it has told stand."""
+        """Refresh the tool list. After a failure the old list stays."""
         from mcp import MCPError
 
         try:
@@ -238,7 +238,7 @@ class Connection:
         except (TimeoutError, MCPError, ValueError) as problem:
             if _lost(problem) is not None:
                 raise
-            log.warning("the MCP server %s does not list its tools anew: %s", self.name, self._told(problem))
+            log.warning("MCP tool list not refreshed server=%s error=%s", self.name, self._told(problem))
             self._listed_at = asyncio.get_running_loop().time()
 
     async def _tools(self, client: Client) -> list[types.Tool]:
@@ -253,14 +253,14 @@ class Connection:
         return found[:MAX_TOOLS]
 
     def _told(self, problem: BaseException) -> str:
-        """What went wrong, in few words and without secrets: of a group, the first of its errors."""
+        """Return a short error text without secrets. Of a group, the first error."""
         while isinstance(problem, BaseExceptionGroup):
             problem = cast("BaseExceptionGroup[BaseException]", problem).exceptions[0]
         what = f"{type(problem).__name__}: {problem}" if str(problem) else type(problem).__name__
-        return self.veil.text(what)
+        return self.redactor.text(what)
 
     def _on_end(self) -> None:
-        """The server's process is gone, perhaps while nobody asked it anything."""
+        """Mark the connection as lost after the server process ended, also while idle."""
         self._lost.set()
         self._wake.set()
 
@@ -279,7 +279,7 @@ class Connection:
 
 @asynccontextmanager
 async def _watched(transport: Transport, on_end: Callable[[], None]) -> AsyncGenerator[TransportStreams]:
-    """The same transport, whose end is told."""
+    """Wrap a transport and report its end."""
     import anyio
 
     async with transport as (read, write), anyio.create_task_group() as relaying:
@@ -302,8 +302,10 @@ def _retrieved(future: asyncio.Future[T]) -> None:
 
 
 def _lost(problem: BaseException | None) -> Literal["session", "connection", "answer"] | None:
-    """What an error of the SDK itself says is lost; None if it is the server's own. Servers use the same codes, so its
-    words have to tell. Of a server that does not know the session any more it is certain that it did nothing."""
+    """Classify a loss reported by the SDK, or return None for the server's own error.
+
+    Servers use the same codes, so the message decides. An unknown session proves that the server did nothing.
+    """
     from mcp import MCPError
     from mcp_types import CONNECTION_CLOSED, INVALID_REQUEST
 
@@ -321,7 +323,7 @@ def _lost(problem: BaseException | None) -> Literal["session", "connection", "an
 
 
 def _key_of(request: bytes) -> str | None:
-    """The key of the call that a request is."""
+    """Return the idempotency key in a request, or None."""
     try:
         params = json.loads(request)["params"]
         return params["_meta"][KEY]

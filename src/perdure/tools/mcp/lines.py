@@ -1,8 +1,7 @@
-"""What a server over stdio says, in whole lines: an encoding, which is the door that the SDK leaves open.
+"""Line splitter for servers over stdio, as an encoding, because the SDK offers no other hook.
 
-Laws: reading a line costs what the line is long (the SDK would join all it has with each piece that comes: a minute for
-50 MB, on the worker's event loop). One that is too long to be an answer is left out, and so are bytes that are no text:
-what comes after them is read.
+Laws: reading a line takes linear time. (The SDK would join all pieces for each new one: a minute for 50 MB, on the
+worker's event loop.) A line over the limit and bytes that are not text are skipped; the lines after them are read.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ if TYPE_CHECKING:
 ENCODING = "perdure_mcp_lines"
 MAX_LINE_BYTES = 32 * 1024 * 1024
 LEFT_OUT = f'"a line of more than {MAX_LINE_BYTES} bytes was left out"\n'
-"""What the SDK finds in its place, and complains of."""
+"""The line passed to the SDK in place of a skipped one; the SDK logs it."""
 
 
 class Lines(codecs.IncrementalDecoder):
-    """Bytes in, whole lines out."""
+    """Decoder of bytes into whole lines."""
 
     def __init__(self, errors: str = "replace") -> None:
         super().__init__(errors)
@@ -32,7 +31,7 @@ class Lines(codecs.IncrementalDecoder):
         self._size = 0
 
     def decode(self, input: ReadableBuffer, final: bool = False) -> str:
-        """The lines that this ends, as text."""
+        """Return the completed lines as text."""
         *ends, rest = bytes(memoryview(input)).split(b"\n")
         said = "".join(self._ended(end) for end in ends)
         self._add(rest)
@@ -52,7 +51,7 @@ class Lines(codecs.IncrementalDecoder):
         return LEFT_OUT if size > MAX_LINE_BYTES else f"{line.decode('utf-8', 'replace')}\n"
 
     def reset(self) -> None:
-        """Forget the line that has begun."""
+        """Discard the incomplete line."""
         self._begun.clear()
         self._size = 0
 

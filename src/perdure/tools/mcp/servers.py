@@ -1,8 +1,8 @@
 """MCP servers as a provider of tools: `Agent(tools=[servers])`.
 
-Laws: an unmarked tool is `once`. What a server says of its own tools can make a call harder, never easier, unless the
-application trusts it. A tool whose arguments nobody could check is left out, and costs no other. A server killed in the
-middle of a `once` call leaves it in doubt. A turn keeps the tools that it began with.
+Laws: an unmarked tool is `once`. A server's hints can restrict a tool, but relax nothing unless the application trusts
+the server. A tool with an invalid arguments schema is skipped; the others stay. A server killed during a `once` call
+leaves the call in doubt. A turn keeps the tools that it began with.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from msgspec.structs import replace
 
 from perdure.codec import Json
 from perdure.errors import Code, Error
-from perdure.services.secrets import Veil
+from perdure.services.secrets import Redactor
 from perdure.tools.errors import OutcomeUnknown, ToolError
 from perdure.tools.json_schema import problem_of
 from perdure.tools.mcp.calls import Target, call_durably, call_once
 from perdure.tools.mcp.config import ServerConfig, effect_of, parse
-from perdure.tools.mcp.connection import Connection, ConnectionLost, NotConnected
+from perdure.tools.mcp.connection import ConnectionLost, McpConnection, NotConnected
 from perdure.tools.provider import ToolProvider
 from perdure.tools.steps import StepEffect
 from perdure.vocab.tools import Durability, RetryPolicy, ToolContract, ToolHints, ToolManifest
@@ -44,20 +44,19 @@ SCHEMA: Json = {"type": "object"}
 class McpServers(ToolProvider):
     """The tools of MCP servers: `Agent(tools=[McpServers("mcp.json")])`.
 
-    A runtime with a worker connects to them when it is opened; `async with` does so earlier, to look at what they have.
-
-    Takes the usual `mcpServers` configuration, as a file or as a mapping. A server that cannot be reached costs its own
-    tools and is tried again; its list of tools is asked for anew when it says that it has changed.
+    A runtime with a worker connects when it is opened; `async with` connects earlier, to inspect the tools. Takes the
+    usual `mcpServers` configuration, as a file or as a mapping. An unreachable server loses only its own tools and is
+    retried. A tool list is refreshed when the server reports a change.
 
     Raises:
-        Error: `invalid_argument` for a configuration that cannot be used; `tool_package_missing` without `mcp`.
+        Error: `invalid_argument` for an invalid configuration; `tool_package_missing` without `mcp`.
     """
 
     def __init__(self, config: Mapping[str, Json] | str | Path) -> None:
         if find_spec("mcp") is None:
             raise Error(
                 Code.TOOL_PACKAGE_MISSING,
-                "MCP servers need a package that is not installed",
+                "the package for MCP servers is not installed",
                 because="mcp cannot be imported",
                 hint="pip install 'perdure[mcp]'",
             )
@@ -65,11 +64,11 @@ class McpServers(ToolProvider):
         self._tools: dict[str, dict[str, _Offer]] = {}
         self._connections = {name: self._connection(name, one) for name, one in parse(config).items()}
 
-    def _connection(self, name: str, config: ServerConfig) -> Connection:
-        return Connection(name, config, lambda listed: self._listed(name, config, listed))
+    def _connection(self, name: str, config: ServerConfig) -> McpConnection:
+        return McpConnection(name, config, lambda listed: self._listed(name, config, listed))
 
     def _offers(self) -> Iterable[dict[str, _Offer]]:
-        """What each server has listed, in the order of the configuration: models are told the same by every worker."""
+        """Return the tools of each server in the order of the configuration, so that all workers agree."""
         return (self._tools[name] for name in self._connections if name in self._tools)
 
     async def __aenter__(self) -> Self:
@@ -80,13 +79,13 @@ class McpServers(ToolProvider):
         await self.disconnect()
 
     async def connect(self) -> None:
-        """Connect to every server, and return once each was tried. Runtimes with a worker do this by themselves."""
+        """Connect to every server, and return once each was tried. Runtimes with a worker do this automatically."""
         self._users += 1
         if self._users == 1:
             await asyncio.gather(*(one.start() for one in self._connections.values()))
 
     async def disconnect(self) -> None:
-        """Nobody else needs the connections: end them."""
+        """Release the connections; the last user ends them."""
         self._users -= 1
         if not self._users:
             for one in self._connections.values():
@@ -94,10 +93,10 @@ class McpServers(ToolProvider):
 
     @property
     def connected(self) -> dict[str, bool]:
-        """Which servers can be reached at the moment."""
+        """Connection state by server name."""
         return {name: one.connected for name, one in self._connections.items()}
 
-    # --- what there is
+    # --- tool lists
 
     def _listed(self, server: str, config: ServerConfig, tools: Sequence[types.Tool]) -> None:
         offers: dict[str, _Offer] = {}
@@ -105,22 +104,26 @@ class McpServers(ToolProvider):
             rule = config.tools.get(tool.name)
             if rule is not None and rule.hidden:
                 continue
-            offer = _Offer(server, config, tool, self._connections[server].veil)
+            offer = _Offer(server, config, tool, self._connections[server].redactor)
             if problem := problem_of(offer.contract.definition.parameters):
-                log.warning("the tool %r of the MCP server %s is left out: %s", tool.name[:80], server, problem[:200])
+                log.warning("MCP tool skipped tool=%r server=%s problem=%s", tool.name[:80], server, problem[:200])
                 continue
             offers.setdefault(offer.manifest.name, offer)
         self._tools[server] = offers
 
     def tool_manifests(self) -> Sequence[ToolManifest]:
-        """All tools of all servers that have listed theirs, server by server."""
+        """Return all tools of all servers with a tool list, server by server."""
         if _in_loop():
             for connection in self._connections.values():
                 connection.look()
         return [offer.manifest for offers in self._offers() for offer in offers.values()]
 
     def resolve_manifest(self, name: str) -> ToolManifest | None:
-        """The manifest of that name. A server that was never reached may have it: then nobody can say."""
+        """Return the manifest with this name, or None.
+
+        Raises:
+            NotConnected: a server that was never reached may have the tool.
+        """
         offer = self._find(name)
         if offer is None:
             for server, one in self._connections.items():
@@ -129,7 +132,7 @@ class McpServers(ToolProvider):
         return offer.manifest if offer else None
 
     def resolve_contract(self, name: str) -> ToolContract | None:
-        """The contract of a tool, with the schema that its server gave."""
+        """Return the contract of a tool, with the schema of its server."""
         offer = self._find(name)
         return offer.contract if offer else None
 
@@ -142,16 +145,16 @@ class McpServers(ToolProvider):
         """Call a tool of a server."""
         offer = self._find(name)
         if offer is None:
-            raise ToolError(f"{name} cannot be reached at the moment; nothing was sent", code="mcp_not_connected")
+            raise ToolError(f"{name} is currently not reachable; nothing was sent", code="mcp_not_connected")
         connection = self._connections[offer.server]
         try:
             target = Target(connection, offer.tool.name, offer.effect)
             return await (call_durably if offer.config.elicit else call_once)(target, args, ctx)
         except NotConnected:
-            message = f"the MCP server {offer.server} cannot be reached; nothing was sent"
+            message = f"the MCP server {offer.server} is not reachable; nothing was sent"
             raise ToolError(message, code="mcp_not_connected", retry_safe=True) from None
         except ConnectionLost:
-            raise OutcomeUnknown(f"the MCP server {offer.server} was lost before it answered") from None
+            raise OutcomeUnknown(f"the MCP server {offer.server} disconnected before it answered") from None
 
 
 def _in_loop() -> bool:
@@ -163,9 +166,9 @@ def _in_loop() -> bool:
 
 
 class _Offer:
-    """One tool as a server offers it, and what the application makes of that."""
+    """One tool of a server, with the application's rule applied."""
 
-    def __init__(self, server: str, config: ServerConfig, tool: types.Tool, veil: Veil) -> None:
+    def __init__(self, server: str, config: ServerConfig, tool: types.Tool, redactor: Redactor) -> None:
         self.server = server
         self.config = config
         self.tool = tool
@@ -178,14 +181,14 @@ class _Offer:
         retry = RetryPolicy(kind="idempotent", max_attempts=2) if safe else RetryPolicy(kind="safe", max_attempts=2)
         self.manifest = ToolManifest(
             name=tool_name(server, tool.name),
-            description=veil.text(tool.description or tool.title or tool.name),
+            description=redactor.text(tool.description or tool.title or tool.name),
             id=f"mcp:{server}:{tool.name}",
             durability=Durability(
                 effect="resumable" if config.elicit else effect,
                 retry=RetryPolicy() if config.elicit else retry,
                 timeout_ms=None if config.elicit else int(config.call_timeout * 1000),
             ),
-            # Hints are believed as the class is: an untrusted server's word counts only where it warns.
+            # An untrusted server's hints count only if they restrict the tool, as for the effect class.
             hints=ToolHints(
                 readonly=True if effect == "pure" else None,
                 idempotent=True if effect == "idempotent" else None,
@@ -193,7 +196,7 @@ class _Offer:
                 open_world=True,
             ),
         )
-        contract = self.manifest.contract(veil.json(tool.input_schema) or SCHEMA)
+        contract = self.manifest.contract(redactor.json(tool.input_schema) or SCHEMA)
         asks = rule.approve if rule is not None and rule.approve is not None else None
         if asks is None:
             asks = config.approve == "always" or (config.approve == "destructive" and destroys is True)
@@ -202,8 +205,10 @@ class _Offer:
 
 
 def tool_name(server: str, tool: str) -> str:
-    """`mcp_{server}__{tool}`, in the letters and the length that every provider of models takes; with a hash if it
-    could be read in two ways."""
+    """Return `mcp_{server}__{tool}`, in letters and length that all model providers accept.
+
+    An ambiguous name gets a hash.
+    """
     name = f"mcp_{server}__{tool}"
     if "__" in server or server.endswith("_"):
         return _hashed(name, f"{server} {tool}", MAX_NAME_CHARS)
@@ -211,7 +216,7 @@ def tool_name(server: str, tool: str) -> str:
 
 
 def plain_name(name: str, most: int = 48) -> str:
-    """A name in plain letters; one that had to be changed for that ends with a hash, so that no two become one."""
+    """Return a name in plain letters. A changed name ends with a hash, so that names stay distinct."""
     if re.fullmatch(r"[A-Za-z0-9_-]*", name) and len(name) <= most:
         return name
     return _hashed(name, name, most)
