@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import shutil
 import subprocess
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
@@ -32,6 +34,14 @@ rm -rf "$1"
 """Waits until the process that started the server is gone, however it went, and lets nothing outlive it."""
 
 
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Hold a lock of this machine: as root, the wheel creates a system user, and two processes cannot both create it."""
+    with (Path(tempfile.gettempdir()) / "perdure-tests-postgres.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 class Server:
     """One server with a data folder of its own. Sockets only, unless a port is asked for."""
 
@@ -43,7 +53,8 @@ class Server:
         self.folder.chmod(0o755)
         data = self.folder / "data"
         data.mkdir()
-        self._wheel = PostgresServer(data, cleanup_mode=None)
+        with _one_at_a_time():
+            self._wheel = PostgresServer(data, cleanup_mode=None)
         self._data = data
         self.port = port
         self._settings = _SETTINGS | (settings or {})
