@@ -7,7 +7,7 @@ import fcntl
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
@@ -35,7 +35,7 @@ rm -rf "$1"
 
 
 @contextmanager
-def _one_at_a_time() -> Iterator[None]:
+def _one_at_a_time() -> Generator[None]:
     """Hold a lock of this machine: as root, the wheel creates a system user, and two processes cannot both create it."""
     with (Path(tempfile.gettempdir()) / "perdure-tests-postgres.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -80,7 +80,7 @@ async def test_a_killed_owner_is_replaced_at_once_and_not_after_its_lease(folder
 
 
 async def _open_and_close(path: Path) -> None:
-    async with Runtime(f"sqlite:///{path}", agents=[Agent("a")]):
+    async with Runtime(f"sqlite:///{path}", agents=[Agent("a", model="sim:echo")]):
         pass
 
 

@@ -74,8 +74,8 @@ async def test_the_arguments_of_a_call_are_words_while_they_are_written(provider
 async def test_a_limit_is_a_duration() -> None:
     for wrong in (0, -1, "soon", True):
         with pytest.raises(Error) as caught:
-            Agent("a", stall_timeout=wrong)
+            Agent("a", model="sim:echo", stall_timeout=wrong)
         assert caught.value.code is Code.AGENT_INVALID
-    assert Agent("a").limits.stall_ms == 120_000
-    assert Agent("a", stall_timeout="5m").limits.stall_ms == 300_000
-    assert Agent("a", stall_timeout=None).limits.stall_ms is None
+    assert Agent("a", model="sim:echo").limits.stall_ms == 120_000
+    assert Agent("a", model="sim:echo", stall_timeout="5m").limits.stall_ms == 300_000
+    assert Agent("a", model="sim:echo", stall_timeout=None).limits.stall_ms is None

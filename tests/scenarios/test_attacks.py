@@ -160,7 +160,9 @@ async def test_closing_runtime_starts_no_turn_and_fails_its_waiters(app: App) ->
 
 async def test_a_file_that_is_removed_takes_no_more_inputs(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
-    async with Runtime(f"sqlite:///{path}", agents=[Agent("a")], options=RuntimeOptions(drain_s=0.1)) as rt:
+    async with Runtime(
+        f"sqlite:///{path}", agents=[Agent("a", model="sim:echo")], options=RuntimeOptions(drain_s=0.1)
+    ) as rt:
         session = await rt.session("s", agent="a")
         await session.ask("hi")
         path.rename(tmp_path / "elsewhere.db")
@@ -173,7 +175,7 @@ async def test_a_file_that_is_removed_takes_no_more_inputs(tmp_path: Path) -> No
 async def test_a_worker_without_the_agent_does_not_keep_the_session(app: App) -> None:
     async with Runtime(app.new_store(), agents=[Agent("a", model=ScriptedModel(say("ok", exact=True)))]) as first:
         await (await first.session("s", agent="a")).ask("hi")
-    async with Runtime(app.new_store(), agents=[Agent("b")]) as stranger:
+    async with Runtime(app.new_store(), agents=[Agent("b", model="sim:echo")]) as stranger:
         await stranger.get_session("s").send("one")
         sent = await stranger.get_session("s").send("two")
         async with Runtime(app.new_store(), agents=[Agent("a", model=ScriptedModel(say("ok", exact=True)))]):
@@ -182,9 +184,9 @@ async def test_a_worker_without_the_agent_does_not_keep_the_session(app: App) ->
 
 async def test_a_worker_serves_its_own_tenant_only(app: App) -> None:
     store = app.new_store()
-    async with Runtime(store, tenant="evil", worker=False, agents=[Agent("a")]) as evil:
+    async with Runtime(store, tenant="evil", worker=False, agents=[Agent("a", model="sim:echo")]) as evil:
         sent = await (await evil.session("s", agent="a")).send("go")
-        async with Runtime(app.new_store(), tenant="acme", agents=[Agent("a")]):
+        async with Runtime(app.new_store(), tenant="acme", agents=[Agent("a", model="sim:echo")]):
             with pytest.raises(Error) as caught:
                 await sent.result(timeout=0.8)
             assert caught.value.code is Code.RESULT_TIMEOUT

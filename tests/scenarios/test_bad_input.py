@@ -264,7 +264,7 @@ def test_a_clients_tool_that_cannot_be_is_refused_in_our_words(name: Any) -> Non
 
 
 async def test_a_runtime_is_used_inside_its_block(tmp_path: Path) -> None:
-    rt = Runtime(f"sqlite:///{tmp_path / 's.db'}", agents=[Agent("a")])
+    rt = Runtime(f"sqlite:///{tmp_path / 's.db'}", agents=[Agent("a", model="sim:echo")])
     with pytest.raises(Error) as caught:
         await rt.session("s", agent="a")
     assert caught.value.code is Code.RUNTIME_CLOSED
@@ -276,7 +276,7 @@ async def test_a_runtime_is_used_inside_its_block(tmp_path: Path) -> None:
 
 
 async def test_a_forked_runtime_is_refused(tmp_path: Path) -> None:
-    async with Runtime(f"sqlite:///{tmp_path / 's.db'}", agents=[Agent("a")]) as rt:
+    async with Runtime(f"sqlite:///{tmp_path / 's.db'}", agents=[Agent("a", model="sim:echo")]) as rt:
         session = await rt.session("s", agent="a")
         reading, writing = os.pipe()
         pid = os.fork()

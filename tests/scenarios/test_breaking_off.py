@@ -264,7 +264,7 @@ async def test_a_runtime_that_closes_while_instructions_are_asked_loses_nothing(
         return ""
 
     async with Runtime(
-        app.new_store(), agents=[Agent("a", instructions=slow)], options=RuntimeOptions(drain_s=0.05)
+        app.new_store(), agents=[Agent("a", model="sim:echo", instructions=slow)], options=RuntimeOptions(drain_s=0.05)
     ) as rt:
         sent = await (await rt.session("s", agent="a")).send("go", key="k")
         await asked.wait()
@@ -277,7 +277,7 @@ async def test_a_runtime_that_closes_while_instructions_are_asked_loses_nothing(
 
 def test_instructions_that_are_no_text_are_refused_at_once() -> None:
     with pytest.raises(Error) as caught:
-        Agent("a", instructions="\ud800")
+        Agent("a", model="sim:echo", instructions="\ud800")
     assert caught.value.code is Code.INVALID_TEXT
 
 

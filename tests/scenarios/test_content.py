@@ -137,7 +137,7 @@ async def test_invalid_content_is_refused_and_nothing_is_written(app: App, conte
 
 
 async def test_the_simulated_model_tells_what_it_was_shown(app: App) -> None:
-    async with Runtime(app.new_store(), agents=[Agent("echo")]) as rt:
+    async with Runtime(app.new_store(), agents=[Agent("echo", model="sim:echo")]) as rt:
         answer = await (await rt.session("e", agent="echo")).ask(["look", Attachment("image/png", PNG)])
     assert answer.startswith(f"You said: look [image/png, {len(PNG)} bytes]")
 

@@ -247,7 +247,7 @@ def test_files_that_cannot_be_laid_down_are_refused_with_the_agent(
     files: tuple[InitialFile, ...], code: Code
 ) -> None:  # fmt: skip
     with pytest.raises(Error) as caught:
-        Agent("a", initial_files=files)
+        Agent("a", model="sim:echo", initial_files=files)
     assert caught.value.code is code
 
 

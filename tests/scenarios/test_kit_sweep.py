@@ -611,7 +611,7 @@ def test_a_folder_is_for_one_sweep(tmp_path: Path) -> None:
 
 def test_an_app_must_make_a_runtime_on_the_store_it_is_given() -> None:
     with pytest.raises(AssertionError, match="the app returned a Agent, not a Runtime"):
-        every_boundary(lambda store, world: Agent("a"), buy)  # pyright: ignore[reportArgumentType]
+        every_boundary(lambda store, world: Agent("a", model="sim:echo"), buy)  # pyright: ignore[reportArgumentType]
     with pytest.raises(AssertionError, match="the app opened another store"):
         every_boundary(lambda store, world: told(MemoryStore(ManualClock()), world), buy)
 

@@ -454,8 +454,8 @@ async def test_a_session_that_exists_is_moved_on_purpose_only(new_store: NewStor
         lambda: WorkerOptions(limits={"tool:a*b": 2}),
         lambda: WorkerOptions(limits={"tool:charge": 0}),
         lambda: WorkerOptions(limits={"queue:*": 2}),
-        lambda: Agent("a", queue=""),
-        lambda: Agent("a", priority=5000),
+        lambda: Agent("a", model="sim:echo", queue=""),
+        lambda: Agent("a", model="sim:echo", priority=5000),
     ],
 )
 def test_invalid_queue_settings_are_refused(wrong: Callable[[], object]) -> None:

@@ -420,7 +420,7 @@ async def test_tools_work_before_the_answer_is_formed(new_store: NewStore) -> No
 
 @pytest.mark.parametrize("type", [Trip, Spot, Card, Pair, list[Trip], int, dict[str, int] | None])
 async def test_the_simulated_model_answers_in_any_form(new_store: NewStore, type: object) -> None:
-    async with Runtime(new_store(), agents=[Agent("e", output_type=type)]) as rt:
+    async with Runtime(new_store(), agents=[Agent("e", model="sim:echo", output_type=type)]) as rt:
         result = await (await (await rt.session("s", agent="e")).send("hello")).result(timeout=10)
         assert (result.status, result.has_output) == ("finished", True)
 
@@ -442,7 +442,7 @@ async def test_a_type_that_changed_says_so_when_the_value_is_read(new_store: New
     async with Runtime(new_store(), agents=[agent]) as rt:
         sent = await (await rt.session("s", agent="a")).send("go")
         await sent.result(timeout=10)
-    async with Runtime(new_store(), agents=[Agent("a", output_type=Spot)], worker=False) as rt:
+    async with Runtime(new_store(), agents=[Agent("a", model="sim:echo", output_type=Spot)], worker=False) as rt:
         result = await wait_for(ref_of(await rt.session("s")), sent.turn_id)
         assert result.text == '{"city":"Porto","nights":2}'
         with pytest.raises(Error) as caught:
@@ -455,5 +455,5 @@ def test_a_type_without_a_schema_cannot_be_an_output() -> None:
         pass
 
     with pytest.raises(Error) as caught:
-        Agent("a", output_type=Odd)
+        Agent("a", model="sim:echo", output_type=Odd)
     assert caught.value.code is Code.AGENT_INVALID

@@ -58,7 +58,7 @@ DEFAULT = "default"
 class Agent:
     """The configuration of the sessions that run it: model, instructions, tools, limits.
 
-    - `model` is a name, an object, or None for the default of the host (`Runtime(models=…)`).
+    - `model` is required: a name, an object, or None for the default of the host (`Runtime(models=…)`).
     - `instructions` may be a function, plain or async, of an `InstructionsContext`. Perdure calls it once when a turn
       opens; its result holds for that turn, across restarts and deploys.
     - `output_type` is the type of the final reply (a pydantic model, dataclass, TypedDict, msgspec Struct …). A reply
@@ -85,7 +85,7 @@ class Agent:
     """
 
     name: str
-    model: str | Model | None = "sim:echo"
+    model: str | Model | None
     instructions: Instructions = ""
     tools: Iterable[ToolSource] = ()
     model_settings: Json = None
