@@ -36,7 +36,7 @@ rm -rf "$1"
 
 @contextmanager
 def _one_at_a_time() -> Generator[None]:
-    """Hold a lock of this machine: as root, the wheel creates a system user, and two processes cannot both create it."""
+    """Hold a lock of this machine: as root, the wheel creates a system user, and only one process can."""
     with (Path(tempfile.gettempdir()) / "perdure-tests-postgres.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
