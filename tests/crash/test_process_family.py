@@ -5,18 +5,21 @@ a parent on a database server. Expectations are written by hand, per fact.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
-from perdure import Agent, OutcomeUnknown, ProcessContext, Runtime, RuntimeOptions, process
+from perdure import Agent, Error, OutcomeUnknown, ProcessContext, Runtime, RuntimeOptions, process
 from perdure.models.scripted import ScriptedModel, say
 from perdure.runtime.clock import SystemClock
 from perdure.runtime.internals import core_of
 from perdure.runtime.processes.function import ProcessFunction
+from perdure.runtime.processes.handle import ProcessHandle
 from perdure.runtime.processes.starting import python_process, register
 from perdure.runtime.sessions.session import Session
 from perdure.runtime.stores import store_for
@@ -75,6 +78,17 @@ def opened(folder: Path) -> Store:
     return tripwire_from_environment(store_for(store_url(folder), SystemClock(), lease_ms=10_000))
 
 
+async def report(handle: ProcessHandle) -> None:
+    """Print what a process that did not end waits for, and its log."""
+    print(await handle.why(), file=sys.stderr)
+    for child in (handle, ProcessHandle(handle.runtime, "p/helper:1")):
+        with contextlib.suppress(Error):
+            print(await handle.runtime.store.stream(child.stream), file=sys.stderr)
+            print(await handle.runtime.store.inbox(child.stream), file=sys.stderr)
+            for row in await child.journal():
+                print(row.seq, row.at, row.kind, row.record, file=sys.stderr)
+
+
 async def _family(folder: Path) -> None:
     functions = family(Ledger(folder / "ledger"))
     agent = Agent("a", model=ScriptedModel(say("ok")))
@@ -86,7 +100,11 @@ async def _family(folder: Path) -> None:
         asked, env = python_process(core_of(rt), "parent", (), {}, id="p", wake_target=SessionScope(session_id="s"))
         handle = await register(core_of(rt), asked, env=env)
         await handle.signal("go", "yes", id="the one")
-        (folder / "answer").write_text(str(await handle.result(timeout=60)))
+        try:
+            (folder / "answer").write_text(str(await handle.result(timeout=60)))
+        except Error:
+            await report(handle)
+            raise
         await settled(session, 2)
 
 
