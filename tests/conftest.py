@@ -15,10 +15,30 @@ from tests.postgres import Server, faked, memory_disk
 
 _schemas = itertools.count(1)
 
+REPEATED = {"chaos", "compat", "crash", "e2e", "scenarios"}
+"""Folders whose tests run on several stores. On Postgres they repeat what they show on SQLite, and are marked slow.
+
+`make test` still meets Postgres: all laws of stores in `conformance`, and the Postgres tests of `unit`.
+"""
+
 if "TMPDIR" not in os.environ and (roomy := memory_disk()):  # a commit waits a thousand times as long for a disk
     os.environ["TMPDIR"] = tempfile.tempdir = str(roomy)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell: the commands would ignore it too
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)  # before the tests are selected by marker
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the repetitions on Postgres as slow."""
+    for item in items:
+        folder = item.path.relative_to(config.rootpath / "tests").parts[0]
+        if folder in REPEATED and isinstance(item, pytest.Function) and _on_postgres(item):
+            item.add_marker(pytest.mark.slow)
+
+
+def _on_postgres(item: pytest.Function) -> bool:
+    parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return "postgres" in item.fixturenames or "postgres" in parameters
 
 
 @pytest.fixture(scope="session")

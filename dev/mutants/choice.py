@@ -14,7 +14,7 @@ from dev.mutants.mutant import ROOT, Mutant
 LAWS = "src/perdure/testing/laws"
 AREAS = str(Path(areas.__path__[0]).relative_to(ROOT))
 RECENT = 10  # commits; about one landing
-AT_MOST = 100  # affected mutants of one change; bounds the time of large changes
+AT_MOST = 50  # affected mutants of one change; bounds the time of large changes
 
 
 def of_change(mutants: Sequence[Mutant]) -> list[Mutant]:

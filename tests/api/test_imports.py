@@ -34,7 +34,9 @@ def test_importing_perdure_loads_msgspec_at_most() -> None:
 
 def test_declaring_an_agent_loads_msgspec_only() -> None:
     imports = "from perdure import Agent, Runtime, tool"
-    code = f"{imports}\n@tool\ndef f(a: int) -> int: return a\nRuntime(agents=[Agent('a', tools=[f])])"
+    code = (
+        f"{imports}\n@tool\ndef f(a: int) -> int: return a\nRuntime(agents=[Agent('a', model='sim:echo', tools=[f])])"
+    )
     # msgspec itself takes typing_extensions where it finds them.
     assert third_party(loaded_by(code)) <= {"perdure", "msgspec", "typing_extensions"}
 

@@ -46,6 +46,7 @@ def imported() -> set[str]:
     return {name for file in files for name in imports(ast.parse(file.read_bytes()))}
 
 
+@pytest.mark.slow
 def test_each_base_dependency_is_imported_by_the_package(imported: set[str]) -> None:
     for requirement in cast("list[str]", PROJECT["dependencies"]):
         assert module_of(requirement) in imported, requirement

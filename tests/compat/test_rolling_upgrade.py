@@ -135,6 +135,7 @@ async def command(*words: str) -> str:
     return ran.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["worker", "command"])
 async def test_two_releases_work_together_through_a_migration(by: str, url: str, fleet: Fleet) -> None:
     old = [await fleet.start(OLD), await fleet.start(OLD)]

@@ -46,6 +46,7 @@ async def ask_and_approve(rt: Runtime) -> None:
     assert result.result().text.startswith("done")
 
 
+@pytest.mark.slow
 def test_an_approved_call_happens_once_wherever_the_process_dies() -> None:
     crashes = every_boundary(bank, ask_and_approve, mode="sqlite")
     assert len(crashes) > 10

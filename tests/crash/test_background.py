@@ -109,6 +109,7 @@ async def script(rt: Runtime) -> None:
     assert decode(found.content or "") == {"done": task.spec["tool"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["memory", "kill"])
 def test_repeatable_run_ends_at_every_crash_boundary(mode: Literal["memory", "kill"]) -> None:
     facts = ["create", "process_first_started", "amend", "process.completed"]

@@ -33,6 +33,7 @@ async def told(folder: Path) -> Json:
     return output
 
 
+@pytest.mark.slow
 async def test_a_once_child_is_never_dispatched_twice_wherever_the_process_dies(folder: Path) -> None:
     undisturbed = trace("nesting", room(folder, "undisturbed"))
     assert [boundary.what for boundary in undisturbed if boundary.side == "before"] == WRITES

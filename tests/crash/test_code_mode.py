@@ -111,6 +111,7 @@ TABLE: dict[str, tuple[int, bool]] = {  # how often each call reaches the world,
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", TABLE)
 async def test_a_program_lives_through_a_kill_at_each_of_its_calls(tmp_path: Path, where: str) -> None:
     await live_through(tmp_path, where)

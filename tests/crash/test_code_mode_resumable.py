@@ -238,6 +238,7 @@ ONE_AFTER_THE_OTHER = [
 ]
 
 
+@pytest.mark.slow
 async def test_killed_after_one_write_after_the_other(folder: Path) -> None:
     for fact in ONE_AFTER_THE_OTHER:
         assert child(folder, ONE_BY_ONE, {KILL_AT: f"0:after:{fact}"}) == -signal.SIGKILL, fact

@@ -70,6 +70,7 @@ def told_the_truth(crash: CrashReport) -> None:
     assert deleted == {"deleted": True}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["memory", "sqlite"])
 def test_files_are_changed_once_wherever_the_process_dies(mode: Literal["memory", "sqlite"]) -> None:
     crashes = every_boundary(app, script, mode=mode, check=told_the_truth)
@@ -96,6 +97,7 @@ async def written(rt: Runtime) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_file_is_written_once_wherever_the_process_is_killed() -> None:
     every_boundary(writing, written, mode="sqlite")
     every_boundary(

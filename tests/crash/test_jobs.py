@@ -55,6 +55,7 @@ class Provider:
         return answer(spoken.job("completed", "Bought once.") if self.done else spoken.job("in_progress"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["stream", "whole"])
 async def test_killed_while_a_job_runs(url: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     provider = Provider(how)

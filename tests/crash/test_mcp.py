@@ -54,6 +54,7 @@ async def _ended(folder: Path, environment: dict[str, str]) -> int:
     return process.exitcode
 
 
+@pytest.mark.slow
 async def test_a_question_of_a_server_outlives_the_worker(tmp_path: Path) -> None:
     await _live_through(tmp_path)
 

@@ -271,6 +271,7 @@ async def test_a_tool_whose_model_client_kills_every_worker_is_stopped_too(folde
         assert [entry.usage.estimated for entry in ledger if entry.source.startswith("direct:")] == [1, 1, 1]
 
 
+@pytest.mark.slow
 async def test_a_turn_that_gets_further_between_kills_is_never_dead_lettered(folder: Path) -> None:
     async with sending("stairs", folder) as sent:
         assert lives("stairs", folder) == 5

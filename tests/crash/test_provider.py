@@ -32,6 +32,7 @@ def check(folder: Path, charges: int) -> None:
     assert sum(name == "charge" for name, _ in lines) == charges
 
 
+@pytest.mark.slow
 async def test_every_attempt_gets_what_was_sealed_first_wherever_the_process_dies(folder: Path) -> None:
     undisturbed = trace("provided", room(folder, "undisturbed"))
     assert [boundary.what for boundary in undisturbed if boundary.side == "before"] == WRITES

@@ -128,6 +128,7 @@ def killed(folder: Path, die_at: int) -> int | None:
     return int(told.read_text()) if told.exists() else None
 
 
+@pytest.mark.slow
 async def test_plan_with_outbox_is_atomic_at_every_statement(folder: Path) -> None:
     statements = killed(folder, 0)
     assert statements is not None

@@ -144,6 +144,7 @@ class Watcher:
         return str(self.events[-1].cursor)
 
 
+@pytest.mark.slow
 async def test_killed_in_the_middle_of_a_reply(url: str, tmp_path: Path) -> None:
     asked, half = tmp_path / "asked", tmp_path / "half"
     command = [sys.executable, "-c", textwrap.dedent(CHILD), url, str(asked), str(half)]
@@ -180,6 +181,7 @@ async def test_killed_in_the_middle_of_a_reply(url: str, tmp_path: Path) -> None
     assert (second, whole) == ("m1.2", Usage(output=1_000, calls=1))
 
 
+@pytest.mark.slow
 async def test_usage_before_a_kill_counts_against_limits(tmp_path: Path) -> None:
     url, asked, half = f"sqlite:///{tmp_path / 's.db'}", tmp_path / "asked", tmp_path / "half"
     child = started(
@@ -216,6 +218,7 @@ def reply_in(event: Event) -> str:
             return ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call_begun", [False, True], ids=["text", "call"])
 async def test_text_before_a_kill_becomes_a_partial_reply(url: str, call_begun: bool, tmp_path: Path) -> None:
     asked, half = tmp_path / "asked", tmp_path / "half"
@@ -297,6 +300,7 @@ async def test_a_host_may_remember_replies_that_broke_off_itself(
     assert result.usage.estimated == 1
 
 
+@pytest.mark.slow
 async def test_killed_twice_in_the_middle_of_a_reply(url: str, tmp_path: Path) -> None:
     asked = tmp_path / "asked"
     async with Runtime(url, agents=[], worker=False) as looking:

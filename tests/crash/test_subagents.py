@@ -138,6 +138,7 @@ def asked_again_only_in_between(crash: CrashReport, app: Literal["foreground", "
 APPS: dict[Literal["foreground", "background"], App] = {"foreground": foreground, "background": background}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("app", APPS)
 def test_subagent_answers_once_at_every_crash_boundary(
     app: Literal["foreground", "background"], tmp_path: Path
@@ -153,6 +154,7 @@ def test_subagent_answers_once_at_every_crash_boundary(
     assert sum(crash.boundary.side == "before" for crash in crashes) >= 14
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("app", APPS)
 def test_the_same_killed_for_real(app: Literal["foreground", "background"]) -> None:
     facts = [f"{side} {what}" for what in ("child_registered", "child_ended") for side in ("before", "after")]

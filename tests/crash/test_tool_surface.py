@@ -77,6 +77,7 @@ def all_shown(crash: CrashReport) -> None:
     assert "".join(read) == LONG
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["memory", "sqlite"])
 def test_pictures_and_long_results_survive_a_crash_anywhere(mode: Literal["memory", "sqlite"]) -> None:
     crashes = every_boundary(app, script, mode=mode, check=all_shown)

@@ -95,6 +95,7 @@ def shown_once(crash: CrashReport) -> None:
     assert crash.history("s")[-1].role == "assistant"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", SIMULATED)
 def test_steered_input_is_shown_once_at_every_crash_boundary(mode: Mode) -> None:
     crashes = every_boundary(app, steer, mode=mode, check=shown_once)
@@ -124,6 +125,7 @@ def ended_in_order(crash: CrashReport) -> None:
     assert "cancelled: the call was not run" not in told or crash.world.count("pay") == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", SIMULATED)
 def test_an_interruption_is_neither_lost_nor_done_twice_wherever_the_process_dies(mode: Mode) -> None:
     crashes = every_boundary(app, interrupt, mode=mode, check=ended_in_order)
@@ -147,6 +149,7 @@ def both_answered(crash: CrashReport) -> None:
     assert crash.world.count("pay") == 1 or crash.doubts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", SIMULATED)
 def test_a_pause_is_kept_and_ended_wherever_the_process_dies(mode: Mode) -> None:
     crashes = every_boundary(app, pause, mode=mode, check=both_answered)
@@ -166,6 +169,7 @@ async def take_back(rt: Runtime) -> None:
     assert (await first.result()).status == "finished"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", SIMULATED)
 def test_an_input_that_is_taken_back_is_so_for_good(mode: Mode) -> None:
     crashes = every_boundary(app, take_back, mode=mode)

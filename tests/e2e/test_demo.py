@@ -127,6 +127,7 @@ def test_at_a_terminal_the_enter_key_allows_it(tmp_path: Path) -> None:
     assert (len(ledger(tmp_path)), len(emails(tmp_path))) == (1, 1)
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_the_worker_and_the_next_run_carries_on(tmp_path: Path) -> None:
     stopped = kill_while_it_charges(tmp_path, signal.SIGINT, whom="command")
     assert stopped.code == 130
@@ -135,6 +136,7 @@ def test_ctrl_c_stops_the_worker_and_the_next_run_carries_on(tmp_path: Path) -> 
     assert len(ledger(tmp_path)) == 1
 
 
+@pytest.mark.slow
 def test_a_second_charge_would_be_noticed(tmp_path: Path) -> None:
     kill_while_it_charges(tmp_path, signal.SIGKILL, whom="worker")
     (line,) = ledger(tmp_path)
@@ -145,6 +147,7 @@ def test_a_second_charge_would_be_noticed(tmp_path: Path) -> None:
     assert again.code == 1
 
 
+@pytest.mark.slow
 def test_a_second_e_mail_would_be_noticed(tmp_path: Path) -> None:
     allow(tmp_path, perdure("demo", "--delay", "0", cwd=tmp_path))
     (tmp_path / ".perdure" / "demo-outbox.csv").write_text("trip-1,a,b,c\n")
@@ -153,6 +156,7 @@ def test_a_second_e_mail_would_be_noticed(tmp_path: Path) -> None:
     assert again.code == 1
 
 
+@pytest.mark.slow
 def test_a_running_demo_is_neither_joined_nor_deleted(tmp_path: Path) -> None:
     running = subprocess.Popen([*COMMAND, "demo"], cwd=tmp_path, env=environment(), text=True, stdout=subprocess.PIPE)
     assert running.stdout
@@ -218,6 +222,7 @@ MUTANTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MUTANTS)
 def test_the_demo_can_fail(name: str, tmp_path: Path) -> None:
     where, right, wrong, point = MUTANTS[name]

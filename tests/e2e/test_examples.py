@@ -133,6 +133,7 @@ def test_an_example_is_short(name: str) -> None:
     assert len((FOLDER / name).read_text().splitlines()) < 60
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROMISED)
 def test_an_example_shows_what_it_promises(name: str, tmp_path: Path) -> None:
     head = (FOLDER / name).read_text().split('"""')[1]

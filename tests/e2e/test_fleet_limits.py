@@ -140,6 +140,7 @@ def entered(folder: Path) -> Counter[str]:
     return Counter(words[1] for words in ledger(folder) if words[0] == "enter")
 
 
+@pytest.mark.slow
 async def test_no_more_than_the_limit_at_once_while_workers_are_killed(
     url: str, folder: Path, start: Callable[..., Worker]
 ) -> None:

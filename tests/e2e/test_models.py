@@ -79,6 +79,7 @@ def test_a_compatible_server_needs_an_address_and_no_key(folder: Path) -> None:
     assert "Hello" in ran.out
 
 
+@pytest.mark.slow
 def test_a_key_in_the_file_is_found(folder: Path) -> None:
     with beside(Loopback(always=lambda _: spoken.reply("anthropic", "Hello"))) as server:
         (folder / "perdure.toml").write_text(f'[providers.anthropic]\napi_key = "k1"\nbase_url = "{server.url}"\n')
@@ -105,6 +106,7 @@ def traveller(asked: Asked) -> Answer:
     return events({**piece, "choices": [said]}, done=True)
 
 
+@pytest.mark.slow
 @pytest.mark.crash
 def test_the_demo_survives_its_kills_with_a_model_of_a_provider(folder: Path) -> None:
     with beside(Loopback(always=traveller)) as server:
@@ -114,6 +116,7 @@ def test_the_demo_survives_its_kills_with_a_model_of_a_provider(folder: Path) ->
     assert ran.out.count("OK") == 2
 
 
+@pytest.mark.slow
 def test_the_demo_says_what_the_provider_said(folder: Path) -> None:
     wrong = spoken.error("openai", "Incorrect API key provided", code="invalid_api_key", status=401)
     with beside(Loopback(always=lambda _: answer(wrong, status=401))) as server:

@@ -195,6 +195,7 @@ def ask(port: object, path: str) -> tuple[int, str]:
         return refused.code, refused.read().decode()
 
 
+@pytest.mark.slow
 async def test_a_worker_tells_whether_it_lives_and_whether_it_takes_work(
     folder: Path, start: Callable[..., Worker]
 ) -> None:
@@ -260,6 +261,7 @@ def test_a_worker_whose_store_is_away_says_so(folder: Path) -> None:
 # --- turns that kill
 
 
+@pytest.mark.slow
 async def test_a_turn_that_kills_its_workers_is_dead_lettered_listed_and_retried(
     folder: Path, start: Callable[..., Worker]
 ) -> None:

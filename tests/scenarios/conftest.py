@@ -22,7 +22,17 @@ from perdure.tools.toolbox import ToolSource
 NewStore = Callable[[], Store]
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+STORES = ("memory", "sqlite", "postgres")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test on every store, or with the marker `any_store` on the memory store only."""
+    if "new_store" in metafunc.fixturenames:
+        any_store = metafunc.definition.get_closest_marker("any_store") is not None
+        metafunc.parametrize("new_store", STORES[:1] if any_store else STORES, indirect=True)
+
+
+@pytest.fixture
 def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> NewStore:
     """Opens the same data every time it is called, as a new process would."""
     clock = SystemClock()

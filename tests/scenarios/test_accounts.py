@@ -177,6 +177,7 @@ async def test_by_session_the_end_of_a_long_log_is_enough(new_store: NewStore) -
         assert short.records < rows - 64, "the session has a snapshot"
 
 
+@pytest.mark.any_store
 async def test_a_session_that_is_not_there_is_refused(new_store: NewStore) -> None:
     async with Runtime(new_store(), worker=False) as rt:
         with pytest.raises(Error) as caught:

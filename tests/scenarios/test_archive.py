@@ -89,6 +89,7 @@ async def test_work_that_was_under_way_is_not_continued(app: App) -> None:
     await other.ask("go on", timeout=20)
 
 
+@pytest.mark.any_store
 async def test_a_damaged_export_is_refused_whole(app: App) -> None:
     data = await exported(app)
     lines = data.splitlines(keepends=True)
@@ -202,6 +203,7 @@ CHANGES: list[tuple[Callable[[Lines], object], str]] = [
 ]
 
 
+@pytest.mark.any_store
 @pytest.mark.parametrize("number", range(len(CHANGES)))
 async def test_an_export_that_contradicts_itself_is_refused_and_says_where(app: App, number: int) -> None:
     change, because = CHANGES[number]
@@ -263,6 +265,7 @@ async def test_plain_messages_are_a_past_to_start_from(app: App) -> None:
     assert list(shown.attachments.values()) == [PNG]
 
 
+@pytest.mark.any_store
 @pytest.mark.parametrize(
     "messages",
     [

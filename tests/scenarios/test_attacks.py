@@ -257,6 +257,7 @@ def test_a_tuning_that_cannot_work_is_refused(wrong: dict[str, float]) -> None:
     assert caught.value.code is Code.INVALID_ARGUMENT
 
 
+@pytest.mark.any_store
 async def test_wait_for_an_unknown_turn_or_session_is_refused(app: App) -> None:
     rt = await app.open(ScriptedModel(say("ok")))
     session = await rt.session("s", agent="a")

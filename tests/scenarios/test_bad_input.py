@@ -18,6 +18,8 @@ from perdure.vocab.messages import Text
 from tests.scenarios.conftest import App
 from tests.scenarios.verbs import HeldModel, in_its_turn
 
+pytestmark = pytest.mark.any_store
+
 HOSTILE = ["a:b", "a/b", "a%3Ab", "ünï", "'; drop table log; --", "a" * 500, " x ", "session", "💥"]
 
 
@@ -84,7 +86,7 @@ async def test_a_plugin_input_that_is_no_mapping_is_refused(app: App, given: obj
 @pytest.mark.parametrize("timeout", [[1], {}, b"1s", 10**400, float("nan"), object()])
 def test_a_timeout_that_is_no_duration_is_refused(timeout: object) -> None:
     with pytest.raises(Error) as caught:
-        Agent("a", tool_timeout=timeout)  # type: ignore[arg-type]
+        Agent("a", "sim:echo", tool_timeout=timeout)  # type: ignore[arg-type]
     assert caught.value.code is Code.AGENT_INVALID
 
 
@@ -308,5 +310,5 @@ async def test_a_forked_runtime_is_refused(tmp_path: Path) -> None:
 )
 def test_an_agent_that_cannot_work_is_refused_when_it_is_made(wrong: dict[str, object], code: Code) -> None:
     with pytest.raises(Error) as caught:
-        Agent(**wrong)  # type: ignore[arg-type]
+        Agent(**{"model": "sim:echo", **wrong})  # type: ignore[arg-type]
     assert caught.value.code is code

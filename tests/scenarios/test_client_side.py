@@ -111,6 +111,7 @@ async def test_the_same_result_again_is_the_same_and_another_comes_too_late(app:
     assert outputs(await session.messages()) == [{"lat": 1}]
 
 
+@pytest.mark.any_store
 async def test_invalid_client_result_leaves_the_call_open(app: App) -> None:
     session = await begun(app, ScriptedModel(call("where_am_i"), say("ok")), WHERE)
     item = await waiting_call(session)

@@ -32,6 +32,8 @@ from perdure.vocab.records import AttachmentStored, EffectSettled, ToolMembershi
 from perdure.vocab.usage import Usage
 from tests.scenarios.conftest import App, NewStore, until
 
+pytestmark = pytest.mark.any_store
+
 Body = Callable[[ToolContext], Awaitable[Json]]
 
 

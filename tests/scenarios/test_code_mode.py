@@ -43,6 +43,8 @@ from perdure.vocab.messages import ToolResultPart
 from perdure.vocab.tools import RetryPolicy
 from tests.scenarios.conftest import App, until
 
+pytestmark = pytest.mark.any_store
+
 Spoil = Callable[[bytes], Awaitable[bytes | None]]
 
 

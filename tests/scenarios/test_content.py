@@ -15,6 +15,8 @@ from perdure.vocab.messages import File, ImagePart, Text
 from perdure.vocab.usage import Usage
 from tests.scenarios.conftest import App, NewStore
 
+pytestmark = pytest.mark.any_store
+
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(200))
 PDF = b"%PDF-1.7 " + b"x" * 50
 

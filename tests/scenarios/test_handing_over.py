@@ -242,6 +242,7 @@ def paid_once(crash: CrashReport) -> None:
     assert shown[-1] == "Done."
 
 
+@pytest.mark.slow
 @pytest.mark.crash
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mode", ["memory", "sqlite", "kill"])

@@ -59,6 +59,7 @@ def each_step_at_most_once(crash: CrashReport) -> None:
         assert (reserved, charged) == (1, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("app", [publishing, parking])
 @pytest.mark.parametrize("mode", ["memory", "sqlite"])
 def test_a_body_that_waits_at_every_boundary(app: App, mode: Literal["memory", "sqlite"]) -> None:
@@ -70,6 +71,7 @@ def test_a_body_that_waits_at_every_boundary(app: App, mode: Literal["memory", "
     assert doubted >= {"c1.0/step:reserve", "c1.0/step:charge"}, "a step that was under way is in doubt, not run again"
 
 
+@pytest.mark.slow
 def test_a_body_that_waits_killed_for_real_at_every_boundary() -> None:
     crashes = every_boundary(parking, order_and_review, mode="kill", check=each_step_at_most_once)
     assert len(crashes) > 20

@@ -52,6 +52,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     return run_pytest(tmp_path_factory.mktemp("page"), files(), "-o", "asyncio_mode=auto", "-s")
 
 
+@pytest.mark.slow
 def test_every_block_of_the_page_is_run_and_true(page: Ran) -> None:
     assert page.code == 0, page.output
     assert page.failed == set()
@@ -64,6 +65,7 @@ def test_the_report_on_the_page_is_what_is_printed(page: Ran) -> None:
     assert promised.strip() in KEY.sub("KEY", page.output)
 
 
+@pytest.mark.slow
 def test_an_example_is_tested_with_the_kit(tmp_path: Path) -> None:
     names = ("shop.py", "test_shop.py")
     copied = {name: (ROOT / "examples" / "shop" / name).read_text() for name in names}

@@ -87,6 +87,7 @@ class TestTrusting(Laws):
 '''
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runner", ["asyncio", "anyio"])
 def test_third_party_store_passes_every_law(runner: str, tmp_path: Path) -> None:
     laws, options = LAWS, ["-o", "asyncio_mode=auto"]
@@ -105,6 +106,7 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     return run_pytest(folder, {"test_broken.py": BROKEN}, "-o", "asyncio_mode=auto", "-o", "junit_family=xunit1")
 
 
+@pytest.mark.slow
 def test_a_store_that_breaks_a_law_fails_that_law(broken: Ran) -> None:
     assert broken.code == 1
     for law in ("TestForgetful::test_the_first_answer_stands", "TestTrusting::test_a_stale_fence_writes_nothing"):

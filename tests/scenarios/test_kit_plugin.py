@@ -40,18 +40,21 @@ async def buy_and_restart(runtime, world):
 BOTH = {"test_buy[memory]": "passed", "test_buy[sqlite]": "passed"}
 
 
+@pytest.mark.slow
 def test_without_any_async_plugin(tmp_path: Path) -> None:
     test = "def test_buy(perdure_runtime, perdure_world): asyncio.run(buy_and_restart(perdure_runtime, perdure_world))"
     ran = run_pytest(tmp_path, {"test_it.py": f"{AGENT}\n{test}\n"}, "-p", "no:asyncio", "-p", "no:anyio")
     assert ran.outcomes == BOTH, ran.output
 
 
+@pytest.mark.slow
 def test_with_pytest_asyncio_in_auto_mode(tmp_path: Path) -> None:
     test = "async def test_buy(perdure_runtime, perdure_world): await buy_and_restart(perdure_runtime, perdure_world)"
     ran = run_pytest(tmp_path, {"test_it.py": f"{AGENT}\n{test}\n"}, "-o", "asyncio_mode=auto")
     assert ran.outcomes == BOTH, ran.output
 
 
+@pytest.mark.slow
 def test_with_pytest_asyncio_in_strict_mode(tmp_path: Path) -> None:
     test = """
 @pytest.mark.asyncio
@@ -61,6 +64,7 @@ async def test_buy(perdure_runtime, perdure_world): await buy_and_restart(perdur
     assert ran.outcomes == BOTH, ran.output
 
 
+@pytest.mark.slow
 def test_with_anyio(tmp_path: Path) -> None:
     test = """
 @pytest.fixture
@@ -102,12 +106,13 @@ def test_an_hour_passes(perdure_clock, perdure_runtime, perdure_store):
 def test_otherwise_it_is_the_time_of_day(perdure_runtime):
     import time
     async def story():
-        async with perdure_runtime(agents=[Agent("a")]) as rt:
+        async with perdure_runtime(agents=[Agent("a", "sim:echo")]) as rt:
             assert abs(core_of(rt).clock.wall_ms() - time.time() * 1000) < 5000
     asyncio.run(story())
 """
 
 
+@pytest.mark.slow
 def test_asking_for_the_clock_puts_everything_on_it(tmp_path: Path) -> None:
     ran = run_pytest(tmp_path, {"test_it.py": f"{AGENT}\n{CLOCK}\n"})
     assert set(ran.outcomes.values()) == {"passed"}, ran.output
@@ -128,6 +133,7 @@ def test_two_workers_share_one_store(perdure_runtime, perdure_store, perdure_new
 """
 
 
+@pytest.mark.slow
 def test_runtimes_of_one_test_are_processes_of_one_store(tmp_path: Path) -> None:
     ran = run_pytest(tmp_path, {"test_it.py": f"{AGENT}\n{TWO}\n"})
     assert set(ran.outcomes.values()) == {"passed"}, ran.output
@@ -149,6 +155,7 @@ def test_an_idle_plugin_loads_nothing(tmp_path: Path) -> None:
     assert ran.outcomes == {"test_nothing": "passed"}, ran.output
 
 
+@pytest.mark.slow
 def test_plugin_has_no_hooks_options_or_markers() -> None:
     import perdure.testing.plugin as plugin
 

@@ -111,6 +111,7 @@ def test_a_once_tool_at_every_boundary(mode: Literal["memory", "sqlite"]) -> Non
     assert seen(every_boundary(told, buy, mode=mode)) == TOLD
 
 
+@pytest.mark.slow
 def test_a_once_tool_killed_for_real_at_every_boundary(tmp_path: Path) -> None:
     crashes = every_boundary(told, buy, mode="kill", folder=tmp_path)
     found = seen(crashes)
@@ -640,6 +641,7 @@ def shaky(store: Store, world: World) -> Runtime:
     return Runtime(store, agents=[Agent("shop", model=ScriptedModel(fail(503), say("ok")))])
 
 
+@pytest.mark.slow
 def test_a_fault_of_the_script_does_not_strike_again_after_the_crash() -> None:
     def failed_once_at_most(crash: CrashReport) -> None:
         outcomes = [outcome for story in crash.stories for outcome in story.settled.values()]

@@ -72,6 +72,7 @@ async def approve(session: Session) -> None:
     await ref_of(session).runtime.approvals.approve(asked.id, by="ana")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("act", "wake"), [(wait_inside, answer), (wait_before, approve)], ids=["body", "approval"])
 async def test_ten_thousand_parked_sessions_keep_no_task_no_thread_and_no_memory(

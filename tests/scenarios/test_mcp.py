@@ -28,6 +28,8 @@ from perdure.vocab.records import EffectSettled
 from tests.mcp.shop import PNG
 from tests.scenarios.conftest import until
 
+pytestmark = pytest.mark.any_store
+
 SHOP = str(Path(__file__).parents[1] / "mcp" / "shop.py")
 ANSWER_S = 30
 
@@ -444,6 +446,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
     one.process.wait()
 
 
+@pytest.mark.slow
 async def test_a_server_over_http(shop: Shop, served: Served) -> None:
     await served.ready()
     servers = await shop.servers(shop={"url": served.url, "start_timeout": 50})
@@ -451,6 +454,7 @@ async def test_a_server_over_http(shop: Shop, served: Served) -> None:
     assert outputs == [{"result": 200}, {"result": "bought 2"}]
 
 
+@pytest.mark.slow
 async def test_http_server_is_used_again_after_its_restart(shop: Shop, served: Served) -> None:
     await served.ready()
     servers = await shop.servers(shop={"url": served.url, "start_timeout": 50})
@@ -475,6 +479,7 @@ async def test_http_server_is_used_again_after_its_restart(shop: Shop, served: S
     assert "error" in str(away)
 
 
+@pytest.mark.slow
 async def test_a_server_over_http_killed_in_the_middle_of_a_once_call(shop: Shop, served: Served) -> None:
     await served.ready()
     servers = await shop.servers(shop={"url": served.url, "start_timeout": 50})
@@ -504,6 +509,7 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path / "repo"
 
 
+@pytest.mark.slow
 async def test_the_reference_servers_of_the_registry(shop: Shop, repository: Path) -> None:
     over_http = Served(["-c", TIME_OVER_HTTP], {})
     try:

@@ -19,6 +19,8 @@ from perdure.vocab.messages import ToolResultPart
 from tests.providers.loopback import Answer, Asked, Loopback
 from tests.scenarios.conftest import NewStore, until
 
+pytestmark = pytest.mark.any_store
+
 ROGUE = str(Path(__file__).parents[1] / "mcp" / "rogue.py")
 ANSWER_S = 30
 

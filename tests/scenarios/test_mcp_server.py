@@ -22,6 +22,8 @@ from perdure.vocab.messages import ToolResultPart
 from tests.scenarios.conftest import App
 from tests.scenarios.test_mcp import Served
 
+pytestmark = pytest.mark.any_store
+
 
 def answer(result: CallToolResult) -> dict[str, Json]:
     assert not result.is_error, result.content
@@ -77,6 +79,7 @@ app = Runtime("sqlite:///{db}", agents=[Agent("helper", model=ScriptedModel(say(
 """
 
 
+@pytest.mark.slow
 async def test_the_command_serves_over_stdio_and_answers_the_same_after_a_restart(tmp_path: Path) -> None:
     (tmp_path / "helper_app.py").write_text(APP.format(db=tmp_path / "app.db"))
     parameters = StdioServerParameters(
@@ -93,6 +96,7 @@ async def test_the_command_serves_over_stdio_and_answers_the_same_after_a_restar
     assert answers[0] == answers[1]
 
 
+@pytest.mark.slow
 async def test_restarted_serve_command_returns_the_same_answer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -114,6 +118,7 @@ async def test_restarted_serve_command_returns_the_same_answer(
     assert answers[0] == answers[1]
 
 
+@pytest.mark.slow
 async def test_an_agent_calls_another_one_through_both_ends(tmp_path: Path) -> None:
     (tmp_path / "helper_app.py").write_text(APP.format(db=tmp_path / "app.db"))
     server: Json = {

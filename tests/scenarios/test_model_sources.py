@@ -19,6 +19,8 @@ from tests.providers import spoken
 from tests.providers.loopback import Loopback
 from tests.scenarios.conftest import NewStore
 
+pytestmark = pytest.mark.any_store
+
 
 @dataclass
 class Host:

@@ -14,6 +14,8 @@ from perdure.errors import Code
 from perdure.services.files.search import line_matcher, path_filter
 from tests.scenarios.conftest import ProcessApp
 
+pytestmark = pytest.mark.any_store
+
 
 @process
 async def holds(ctx: ProcessContext) -> str:

@@ -72,6 +72,7 @@ async def test_phases_stand_in_the_log_once_however_often_it_is_entered(process_
     assert seqs == sorted(set(seqs))
 
 
+@pytest.mark.any_store
 async def test_phase_event_is_refused_from_outside(process_app: ProcessApp) -> None:
     rt = await process_app.open(phased)
     handle = await rt.start(phased, id="p")

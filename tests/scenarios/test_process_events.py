@@ -138,6 +138,7 @@ async def test_local_process_refuses_external_completion(process_app: ProcessApp
 ENV, ENV_BLOB = environment({}, {})
 
 
+@pytest.mark.any_store
 @pytest.mark.parametrize(
     "broken",
     [

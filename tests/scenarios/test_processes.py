@@ -86,6 +86,7 @@ async def test_another_definition_under_a_used_id_is_a_conflict(process_app: Pro
     assert caught.value.code is Code.PROCESS_CONFLICT
 
 
+@pytest.mark.any_store
 @pytest.mark.parametrize("id", ["", "  ", "a#b", "x" * 600, "a\nb"])
 async def test_an_id_that_cannot_be_is_refused_and_nothing_is_written(id: str, new_store: NewStore) -> None:
     @process
@@ -98,6 +99,7 @@ async def test_an_id_that_cannot_be_is_refused_and_nothing_is_written(id: str, n
         assert await core_of(rt).store.streams(tenant=rt.tenant, kind="process", limit=9) == ()
 
 
+@pytest.mark.any_store
 async def test_invalid_process_definition_or_start_is_refused(new_store: NewStore) -> None:
     def plain(ctx: ProcessContext) -> None: ...
     async def nothing() -> None: ...

@@ -261,6 +261,7 @@ async def worthless(rt: Runtime | RuntimeCore, keys: list[EventKey]) -> list[Eve
     return [*found, signed_key(secret, tenant, key.wait), signed_key(b"x" * 32, key.scope, key.wait)]
 
 
+@pytest.mark.slow
 async def test_nothing_but_the_key_itself_is_ever_accepted(app: App, caplog: pytest.LogCaptureFixture) -> None:
     keys: list[EventKey] = []
     session = await ordered(app, keys)
@@ -361,6 +362,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 's.db'}" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 async def test_sixty_four_answers_from_four_processes_and_one_is_the_first(url: str) -> None:
     keys: list[EventKey] = []

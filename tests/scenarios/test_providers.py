@@ -20,6 +20,8 @@ from perdure.vocab.records import EffectStarted
 from perdure.vocab.tools import Durability, EffectClass, RetryPolicy, ToolContract, ToolManifest
 from tests.scenarios.conftest import App, NewStore
 
+pytestmark = pytest.mark.any_store
+
 CITY: Json = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 
 Hook = Callable[[ToolPrepareContext, PreparedToolCall], object]

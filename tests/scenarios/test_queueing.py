@@ -215,6 +215,7 @@ async def test_the_same_key_in_another_mode_is_another_thing(app: App) -> None:
     model.go[0].set()
 
 
+@pytest.mark.any_store
 async def test_a_mode_that_does_not_exist_is_refused(app: App) -> None:
     rt = await app.open(ScriptedModel(OK))
     session = await rt.session("s", agent="a")

@@ -299,6 +299,7 @@ async def test_concurrent_schedules_stay_within_five_per_session(office: Office)
     assert await rt.schedules.count_active("s") == 5
 
 
+@pytest.mark.any_store
 @pytest.mark.parametrize(
     ("options", "code"),
     [
@@ -420,6 +421,7 @@ async def _occurrences(rt: Runtime, stream: StreamId) -> int:
     return (await rt.triggers.state(stream)).occurrences
 
 
+@pytest.mark.any_store
 async def test_invalid_process_schedule_is_refused_and_not_created(office: Office) -> None:
     rt = await office.open()
     bad: list[tuple[Awaitable[object], Code]] = [

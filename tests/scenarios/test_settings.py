@@ -23,6 +23,8 @@ from perdure.vocab.records import TurnEnded
 from tests.scenarios.conftest import NewStore
 from tests.scenarios.test_content import Looking
 
+pytestmark = pytest.mark.any_store
+
 
 def results(history: tuple[Message, ...]) -> list[ToolResultPart]:
     return [part for message in history for part in message.parts if isinstance(part, ToolResultPart)]
@@ -151,7 +153,7 @@ async def test_a_turn_that_is_cancelled_before_it_begins_needs_no_instructions(n
 
 def test_instructions_are_text_or_a_function() -> None:
     with pytest.raises(Error) as caught:
-        Agent("a", instructions=7)  # type: ignore[arg-type]
+        Agent("a", "sim:echo", instructions=7)  # type: ignore[arg-type]
     assert caught.value.code is Code.AGENT_INVALID
 
 
@@ -296,7 +298,7 @@ async def test_a_tool_without_a_timeout_gets_that_of_the_agent(new_store: NewSto
 @pytest.mark.parametrize("timeout", [0, -1, "soon", True, float("nan")])
 def test_a_timeout_is_a_duration(timeout: object) -> None:
     with pytest.raises(Error) as caught:
-        Agent("a", tool_timeout=timeout)  # type: ignore[arg-type]
+        Agent("a", "sim:echo", tool_timeout=timeout)  # type: ignore[arg-type]
     assert caught.value.code is Code.AGENT_INVALID
 
 

@@ -100,7 +100,7 @@ async def test_money_is_not_spent_blindly(new_store: NewStore) -> None:
 )
 def test_invalid_limit_is_refused(limit: dict[str, object]) -> None:
     with pytest.raises(Error) as caught:
-        Agent("a", **limit)  # pyright: ignore[reportArgumentType] - as a caller without types would
+        Agent("a", "sim:echo", **limit)  # pyright: ignore[reportArgumentType] - as a caller without types would
     assert caught.value.code is Code.AGENT_INVALID
 
 

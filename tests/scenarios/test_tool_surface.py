@@ -32,6 +32,8 @@ from perdure.vocab.records import EffectSettled
 from perdure.vocab.usage import Usage
 from tests.scenarios.conftest import App, NewStore, until
 
+pytestmark = pytest.mark.any_store
+
 PIXEL = b"\x89PNG\r\n\x1a\n-not-really"
 
 

@@ -19,6 +19,8 @@ from perdure.tools.background import SpawnBackgroundTool
 from perdure.vocab.registrations import ProcessFailure, ProcessSucceeded
 from tests.scenarios.conftest import NewStore
 
+pytestmark = pytest.mark.any_store
+
 S = SessionId("s")
 ANY: Json = {"type": "object"}
 

@@ -196,6 +196,7 @@ def test_a_cycle_is_refused_at_the_place_where_it_closes() -> None:
     assert caught.value.details["path"] == "$.a[1].back[0]"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [600, 950, 3_000, 100_000])
 def test_deeply_nested_value_is_stored_or_refused(depth: int) -> None:
     value: Json = 1

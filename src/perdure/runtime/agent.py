@@ -62,8 +62,7 @@ class Agent:
     - `instructions` may be a function, plain or async, of an `InstructionsContext`. Perdure calls it once when a turn
       opens; its result holds for that turn, across restarts and deploys.
     - `output_type` is the type of the final reply (a pydantic model, dataclass, TypedDict, msgspec Struct …). A reply
-    that
-      does not match is requested again, at most twice.
+      that does not match is requested again, at most twice.
     - `tool_timeout` applies to tools without a timeout of their own, except resumable and client-side tools, which may
       wait for days.
     - `max_iterations` limits the model calls of one turn. After it the model is called once more, without tools.

@@ -45,6 +45,7 @@ def looked_at(
     )
 
 
+@pytest.mark.slow
 def test_listed_test_that_passes_alone_is_forgiven(tmp_path: Path) -> None:
     run = looked_at(tmp_path, {"test_a.py": FINE, "test_b.py": FAILS_ONCE}, unstable=["tests/test_b.py::test_late"])
     assert run.returncode == 0, run.stdout
@@ -52,12 +53,14 @@ def test_listed_test_that_passes_alone_is_forgiven(tmp_path: Path) -> None:
     assert "1 failed, 1 passed" in run.stdout  # the summary of the run stays
 
 
+@pytest.mark.slow
 def test_unlisted_test_that_passes_alone_fails_the_run(tmp_path: Path) -> None:
     run = looked_at(tmp_path, {"test_a.py": FAILS_ONCE, "test_b.py": FINE}, unstable=["tests/test_b.py::test_fine"])
     assert run.returncode == pytest.ExitCode.TESTS_FAILED, run.stdout
     assert f"passed alone 3 times, not in {LIST}: mend it)" in run.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "files",
     [
@@ -73,12 +76,14 @@ def test_broken_test_fails_the_run(tmp_path: Path, files: dict[str, str]) -> Non
     assert run.returncode != 0, run.stdout
 
 
+@pytest.mark.slow
 def test_interrupted_run_is_not_judged(tmp_path: Path) -> None:
     files = {"test_a.py": FAILS_ONCE, "test_b.py": FINE}
     run = looked_at(tmp_path, files, "-x", unstable=["tests/test_a.py::test_late"])
     assert run.returncode != 0, run.stdout
 
 
+@pytest.mark.slow
 def test_passing_test_is_not_run_again(tmp_path: Path) -> None:
     run = looked_at(tmp_path, {"test_a.py": LATE.format(fails=(9,))})
     assert (run.returncode, (tmp_path / "tests" / "test_a.count").read_text()) == (0, "1")
@@ -88,6 +93,7 @@ def test_committed_list_keeps_its_rules() -> None:
     assert len(listed(ROOT)) <= LONGEST
 
 
+@pytest.mark.slow
 def test_invalid_list_fails_the_run(tmp_path: Path) -> None:
     run = looked_at(tmp_path, {"test_a.py": FINE}, unstable=["tests/test_a.py::test_gone"])
     assert run.returncode == pytest.ExitCode.USAGE_ERROR

@@ -197,6 +197,7 @@ OF_A_PROCESS = st.one_of(
 OF_CALLS = made_by(keys.tool_idempotency, HOSTILE, HOSTILE, HOSTILE, HOSTILE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "family", [OF_A_TURN, OF_A_BODY, OF_A_PROCESS, OF_CALLS], ids=["turn", "body", "process", "call"]
 )
@@ -225,6 +226,7 @@ def twins(draw: st.DrawFn, components: int) -> tuple[tuple[str, ...], tuple[str,
     return apart(), apart()
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(twins(4), twins(3), twins(2))
 def test_names_that_only_differ_in_where_one_ends_and_the_next_begins(
@@ -247,6 +249,7 @@ def test_names_that_only_differ_in_where_one_ends_and_the_next_begins(
         assert (maker(*one) == maker(*other)) == (one == other)
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(HOSTILE, HOSTILE, NUMBERS, st.lists(HOSTILE, min_size=1, max_size=3))
 def test_child_effect_never_shares_a_key_with_a_sibling(call: str, other: str, attempt: int, names: list[str]) -> None:

@@ -170,6 +170,7 @@ class Log:
 LIFE = st.sampled_from(["due", "late", "overlap", "pause", "resume", "ask", "answer", "answer none"])
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.lists(LIFE, min_size=60, max_size=60), st.integers(8, 40), st.booleans())
 def test_a_log_without_its_oldest_records_folds_to_the_same(life: list[str], times: int, at_once: bool) -> None:

@@ -117,6 +117,7 @@ async def texts(store: PostgresStore, stream: StreamId) -> list[str]:
     return [row.data.decode() for row in await store.read(stream, after=Seq(1))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solo", [0, 3])
 async def test_appends_survive_a_cut_at_every_statement(
     store: PostgresStore, saboteur: Saboteur, solo: int, monkeypatch: pytest.MonkeyPatch
@@ -145,6 +146,7 @@ async def test_appends_survive_a_cut_at_every_statement(
     assert await swept(store, saboteur, story) > 15
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("known", [False, True])
 async def test_a_crowd_of_appends_survives_a_cut(store: PostgresStore, saboteur: Saboteur, known: bool) -> None:
     """Appends with a known last sequence have a separate statement."""
@@ -162,6 +164,7 @@ async def test_a_crowd_of_appends_survives_a_cut(store: PostgresStore, saboteur:
     await swept(store, saboteur, story)
 
 
+@pytest.mark.slow
 async def test_sends_survive_a_cut_at_every_statement(store: PostgresStore, saboteur: Saboteur) -> None:
     """A plan is durable as a whole: its record, and its messages to a stream that is there and a new one."""
     await owned(store, "there", ANN)
@@ -197,6 +200,7 @@ async def test_admissions_survive_a_cut_at_every_statement(store: PostgresStore,
     await swept(store, saboteur, story)
 
 
+@pytest.mark.slow
 async def test_claims_and_promises_survive_a_cut_at_every_statement(store: PostgresStore, saboteur: Saboteur) -> None:
     async def story(name: str) -> None:
         claim = await owned(store, name, ANN)

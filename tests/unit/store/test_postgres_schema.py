@@ -151,6 +151,7 @@ def scans(node: Cells) -> list[Cells]:
     return [node, *below] if "Relation Name" in node else below
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quarantined", ["not", "only"])
 @pytest.mark.parametrize("query", ["claimable", "claim_ready"])
 async def test_looking_for_work_does_not_read_the_sessions_that_wait(

@@ -338,6 +338,7 @@ async def test_a_deadlock_is_tried_again(store: PostgresStore, postgres: Server)
     await rival.close()
 
 
+@pytest.mark.slow
 async def test_rows_that_stay_locked_are_reported(postgres_url: str, postgres: Server) -> None:
     store = await opened(f"{postgres_url}&lock_timeout=20", ANN)
     claim = await owned(store, "one", ANN)
@@ -352,6 +353,7 @@ async def test_rows_that_stay_locked_are_reported(postgres_url: str, postgres: S
     await store.close()
 
 
+@pytest.mark.slow
 async def test_unresponsive_server_is_disconnected_and_retried(
     store: PostgresStore, postgres: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
