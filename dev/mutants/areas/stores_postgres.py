@@ -225,6 +225,13 @@ MUTANTS = [
         "tests/unit/store/test_postgres_work.py -k 'unresponsive_server'",
     ),
     Mutant(
+        "the first commit of a new store is overlooked (Postgres)",
+        "store/postgres/queries.sql",
+        "SELECT last_value - (NOT is_called)::int",
+        "SELECT last_value",
+        "tests/unit/store/test_postgres_work.py -k first_commit",
+    ),
+    Mutant(
         "an urgent notification is delayed like mere progress",
         "store/postgres/commit_notifier.py",
         "        if pressing:\n",

@@ -26,6 +26,7 @@ from perdure.runtime.clock import SystemClock
 from perdure.runtime.internals import core_of
 from perdure.store.permits import PermitRequest
 from perdure.store.postgres import PostgresStore, commit_notifier, connections
+from perdure.store.postgres.commit_notifier import CommitNotifier
 from perdure.store.postgres.driver import Cells, dial
 from perdure.store.postgres.tx import PgTransaction
 from perdure.store.shapes import AlreadyOwned, Claim
@@ -443,6 +444,31 @@ async def test_commits_of_others_are_heard_soon_and_told_seldom(postgres_url: st
     await two.append(plan(claim, BOB, 101, entry("a"), known=101))
     await asyncio.sleep(0.05)
     assert await two.version() == own, "our own commits are no news to us"
+    await one.close()
+    await two.close()
+
+
+async def test_first_commit_of_a_store_is_noticed_without_a_notification(
+    postgres_url: str, postgres: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listen, announced = CommitNotifier._listen, asyncio.Event()  # pyright: ignore[reportPrivateUsage] - to delay it
+
+    async def late(self: CommitNotifier) -> None:
+        await announced.wait()
+        await listen(self)
+
+    monkeypatch.setattr(CommitNotifier, "_listen", late)
+    one, two = PostgresStore(postgres_url, RealClock()), PostgresStore(postgres_url, RealClock())
+    await one.open()
+    await two.open()
+    await two.admit(delivery(stream_named("one"), "k", Wake(reason="x"), at=1, agent="a"))
+    connection = await dial(postgres.url(), settings={}, cached=0, connect_s=5, command_s=5)
+    async with asyncio.timeout(5):
+        while not (await connection.fetch(f"SELECT is_called FROM {one.address.schema}.commit_counter"))[0][0]:
+            await asyncio.sleep(0.002)
+    await connection.close()
+    announced.set()
+    await heard(one, 0)
     await one.close()
     await two.close()
 

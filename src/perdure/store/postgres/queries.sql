@@ -741,7 +741,8 @@ SELECT value FROM made UNION ALL SELECT value FROM perdure.secrets WHERE name = 
 SELECT p.commit_counter, pg_notify($1, $2 || ' ' || p.commit_counter) FROM (SELECT nextval('perdure.commit_counter') AS commit_counter) AS p
 
 -- name: commit_counter_read
-SELECT last_value FROM perdure.commit_counter
+-- A new sequence has the last value 1 before its first use.
+SELECT last_value - (NOT is_called)::int FROM perdure.commit_counter
 
 -- name: settings_read
 SELECT name, setting FROM pg_settings WHERE name IN ('fsync', 'full_page_writes', 'synchronous_commit')
