@@ -15,7 +15,9 @@ help: ## List the recipes
 .venv/stamp: pyproject.toml requirements/dev.txt requirements/uv.txt dev/make_venv.py
 	$(PYTHON) dev/make_venv.py
 venv: .venv/stamp ## Create or refresh .venv from the pins
-demo: venv ## Run the crash demo, offline; or with a model: make demo MODEL=openai:gpt-5.2
+.venv/demo-stamp: pyproject.toml requirements/demo.txt requirements/uv.txt dev/make_venv.py
+	$(PYTHON) dev/make_venv.py demo
+demo: $(if $(wildcard .venv/stamp),venv,.venv/demo-stamp) ## Run the crash demo, offline; or with a model: make demo MODEL=openai:gpt-5.2
 	$(BIN)/perdure demo --auto $(if $(MODEL),--model $(MODEL)) $(ARGS)
 test: venv ## Run the tests that are not slow, in parallel; some: make test ARGS="-k fence"
 	$(PYTEST) -m "not slow" $(ARGS)

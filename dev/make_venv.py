@@ -1,6 +1,7 @@
 """Make a venv hold exactly the pinned packages, hash-checked. Needs only python3.
 
-`.venv` holds this package too, editable. `.venv-docs` (argument: `docs`) builds the site and reads the source as text.
+`.venv` holds this package too, editable: with all that developers need, or with what the demo needs (argument: `demo`).
+`.venv-docs` (argument: `docs`) builds the site and reads the source as text.
 """
 
 from __future__ import annotations  # lets an old python3 reach the message below
@@ -21,7 +22,7 @@ def main(name: str) -> int:
     if sys.version_info < (3, 11):  # noqa: UP036 - python3 on the machine may be older than the package allows
         print(f"perdure needs Python 3.11 or newer; this is {sys.version.split()[0]}", file=sys.stderr)
         return 1
-    venv = ROOT / (".venv" if name == "dev" else f".venv-{name}")
+    venv = ROOT / (".venv-docs" if name == "docs" else ".venv")
     python = venv / "bin" / "python"
     pins = f"requirements/{name}.txt"
 
@@ -38,9 +39,9 @@ def main(name: str) -> int:
     if synced and (failed := pip("--no-deps", "--require-hashes", "-r", pins)):
         return failed
     # The build backend is one of the pins: no isolated build, nothing fetched unchecked.
-    if name == "dev" and (failed := pip("--no-deps", "--no-build-isolation", "--editable", ".")):
+    if name != "docs" and (failed := pip("--no-deps", "--no-build-isolation", "--editable", ".")):
         return failed
-    (venv / "stamp").touch()
+    (venv / ("demo-stamp" if name == "demo" else "stamp")).touch()
     return 0
 
 

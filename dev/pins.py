@@ -23,6 +23,7 @@ def main(arguments: list[str]) -> None:
         DEV, "pyproject.toml", "--all-extras", "--group", "dev", "--group", "bench", upgrade="--upgrade" in arguments
     )
     compiled("requirements/base.txt", "pyproject.toml", "--constraints", DEV, upgrade=True)
+    compiled("requirements/demo.txt", "pyproject.toml", "--group", "build", "--constraints", DEV, upgrade=True)
     compiled("requirements/docs.txt", "--group", "docs", "--constraints", DEV, upgrade="--upgrade" in arguments)
     compiled("requirements/uv.txt", "-", "--constraints", DEV, stdin="uv\n", upgrade=True)
 

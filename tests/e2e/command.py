@@ -34,9 +34,10 @@ class Ran:
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Ours without anything that would change what a command does."""
+    """Ours without anything that would change what a command does, in an activated venv."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
-    return {**clean, "COLUMNS": "80", **(extra or {})}
+    path = os.pathsep.join([str(Path(sys.executable).parent), clean.get("PATH", "")])
+    return {**clean, "PATH": path, "COLUMNS": "80", **(extra or {})}
 
 
 COMMAND = (sys.executable, "-P", "-m", "perdure")

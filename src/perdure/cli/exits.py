@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Mapping
 
+from perdure.cli.program import pasteable
 from perdure.cli.screen import in_line
 from perdure.errors import Code, Error
 from perdure.ids import without_keys
@@ -86,7 +87,7 @@ def complain(what: str, because: str = "", hint: str = "") -> None:
         lines = f"\n{'':<11}".join(_told(line) for line in because.split("\n"))
         print(f"  because  {lines}", file=sys.stderr)
     if hint:
-        print(f"  hint     {_told(hint)}", file=sys.stderr)
+        print(f"  hint     {pasteable(_told(hint))}", file=sys.stderr)
 
 
 def _told(text: str) -> str:

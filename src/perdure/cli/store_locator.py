@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from perdure.cli.exits import ReaderLeft
+from perdure.cli.program import pasteable
 from perdure.errors import Code, Error
 from perdure.ids import without_keys
 from perdure.runtime.internals import core_of, ref_of
@@ -79,7 +80,7 @@ def db_flag(db: str) -> str:
 
 def to_paste(text: str, db: str) -> str:
     """Add this command's `--db` option to each `perdure` command quoted in a text."""
-    return re.sub(r"`(perdure [^`]*)`", lambda found: f"`{found[1]}{db_flag(db)}`", text)
+    return re.sub(r"`(perdure [^`]*)`", lambda found: f"`{pasteable(found[1])}{db_flag(db)}`", text)
 
 
 def _without_password(db: str) -> str:

@@ -241,7 +241,7 @@ class Runtime:
             cwd=cwd,
             env=env,
             session=session,
-            tell=notify,
+            notify=notify,
             label=label,
             grace_ms=duration_ms(grace, what="the grace"),
             keep_bytes=keep_bytes,

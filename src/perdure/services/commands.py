@@ -50,7 +50,7 @@ class StartedCommand(Protocol):
 class Commands(Protocol):
     """Registry of commands for the tools of a session."""
 
-    async def start(self, command: Command, *, id: str, label: str, session: str, tell: bool) -> StartedCommand:
+    async def start(self, command: Command, *, id: str, label: str, session: str, notify: bool) -> StartedCommand:
         """Register a command. An equal id gives the same command."""
         ...
 

@@ -133,15 +133,25 @@ class ToolContext(DurableOps, CompletionOps, Generic[Deps]):
     """
 
     session_id: SessionId
+    """The session that made the call."""
     turn_id: TurnId
+    """The turn that made the call."""
     call_id: CallId
+    """The id of the call: unique in its turn, the same for every attempt."""
     tool_name: str
+    """The name under which the tool was called."""
     tenant: Tenant = DEFAULT_TENANT
+    """The tenant of the session."""
     attempt: int = 1
+    """The number of this attempt, from 1."""
     max_attempts: int = 1
+    """The number of attempts that the tool's retry policy allows."""
     idempotency_key: str = ""
+    """A key for the external system: the same for every attempt and after every restart, different for every call."""
     args: Json = None
+    """The arguments of the call as JSON, as the model sent them or a person edited them."""
     cancellation: Cancellation = field(default_factory=Cancellation)
+    """The flag that asks this call to stop."""
     _call: CallOrigin = NO_ORIGIN
 
     def _body(self) -> Body:
@@ -284,14 +294,14 @@ class ToolContext(DurableOps, CompletionOps, Generic[Deps]):
         shell: bool = False,
         cwd: str | PathLike[str] | None = None,
         env: Mapping[str, str] | None = None,
-        tell: bool = True,
+        notify: bool = True,
         label: str = "",
         grace: float | str = GRACE_S,
         keep_bytes: int = KEEP_BYTES,
     ) -> StartedCommand:
         """Start an operating system command that outlives this call, its turn and its worker.
 
-        Returns once the command is registered. Its end is reported to the session unless `tell` is false. The id is
+        Returns once the command is registered. Its end is reported to the session unless `notify` is false. The id is
         derived from this call and `name`, so a repeated call starts nothing new. Use distinct names to start several
         commands in one call.
 
@@ -311,7 +321,7 @@ class ToolContext(DurableOps, CompletionOps, Generic[Deps]):
             keep_bytes=keep_bytes,
         )
         id = f"cmd_{brief(digest(('command', self.idempotency_key, name)))}"
-        return await commands.start(asked, id=id, label=label, session=self.session_id, tell=tell)
+        return await commands.start(asked, id=id, label=label, session=self.session_id, notify=notify)
 
     # --- live notifications to observers
 

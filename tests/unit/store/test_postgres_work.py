@@ -463,8 +463,9 @@ async def test_first_commit_of_a_store_is_noticed_without_a_notification(
     await two.open()
     await two.admit(delivery(stream_named("one"), "k", Wake(reason="x"), at=1, agent="a"))
     connection = await dial(postgres.url(), settings={}, cached=0, connect_s=5, command_s=5)
+    is_announced = f"SELECT is_called FROM {one.address.schema}.commit_counter"
     async with asyncio.timeout(5):
-        while not (await connection.fetch(f"SELECT is_called FROM {one.address.schema}.commit_counter"))[0][0]:
+        while not (await connection.fetch(is_announced))[0][0]:  # noqa: ASYNC110 - a task of the store announces
             await asyncio.sleep(0.002)
     await connection.close()
     announced.set()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
 from typer import Exit, Option
 
 from perdure.cli.options import Json
+from perdure.cli.program import program
 
 FOLDER = Path(".perdure")
 
@@ -51,6 +53,7 @@ def _tour(folder: Path, delay: float, model: str, *, reset: bool) -> int:
             await check_ready(resolve(model))
         return await run_tour(Tour(folder, delay, command, model), reset=reset)
 
-    command = "perdure demo" if folder == FOLDER else f"perdure demo --dir {folder}"
+    command = f"{program()} demo"
+    command += "" if folder == FOLDER else f" --dir {shlex.quote(str(folder))}"
     command += f" --model {model}" if model else ""
     return run(begin)

@@ -105,6 +105,7 @@ async def _session(rt: Runtime, order: _RunCommand) -> Session:
 
 
 async def _left(rt: Runtime, session: Session, sent: TurnHandle, order: _RunCommand) -> int:
+    from perdure.cli.program import program
     from perdure.cli.screen import emit, note, say
 
     alive = sum(worker.alive for worker in await core_of(rt).store.workers())
@@ -115,7 +116,7 @@ async def _left(rt: Runtime, session: Session, sent: TurnHandle, order: _RunComm
     if not order.quiet:
         who = "a worker is running" if alive else "no worker is running; the input waits for one"
         note(f"Sent: {who}.")
-        note(f"  watch     perdure sessions watch {session.id}{_db_flag(rt, order)}")
+        note(f"  watch     {program()} sessions watch {session.id}{_db_flag(rt, order)}")
     return 0
 
 
@@ -154,6 +155,7 @@ async def _print(sent: TurnHandle, order: _RunCommand) -> None:
 
 async def _detach(rt: Runtime, session: Session, order: _RunCommand) -> int:
     from perdure.cli.exits import INTERRUPTED
+    from perdure.cli.program import program
     from perdure.cli.screen import note
     from perdure.cli.store_locator import db_flag
 
@@ -163,8 +165,8 @@ async def _detach(rt: Runtime, session: Session, order: _RunCommand) -> int:
     db = _db_flag(rt, order)
     note("")
     note(f"Detached from {session.id}. {rest}")
-    note(f"  watch     perdure sessions watch {session.id}{db}")
-    note(f'  continue  perdure run {order.target} "…" --session {session.id}{db_flag(order.db)}')
+    note(f"  watch     {program()} sessions watch {session.id}{db}")
+    note(f'  continue  {program()} run {order.target} "…" --session {session.id}{db_flag(order.db)}')
     return INTERRUPTED
 
 

@@ -17,6 +17,7 @@ from perdure.cli.demo.ledger import DemoLedger, Mailbox
 from perdure.cli.demo.travel import charge_card
 from perdure.cli.exits import AT_APPROVAL, FAILED, INTERRUPTED, NO_STORE, OK, exit_code
 from perdure.cli.lines import JournalLine, Reader
+from perdure.cli.program import program
 from perdure.cli.screen import ago, count, say, took
 from perdure.errors import Code, Error
 from perdure.ids import VERSION
@@ -43,7 +44,7 @@ class Tour:
 
     folder: Path
     delay_s: float
-    command: str = "perdure demo"
+    command: str
     model: str = ""
 
     @property
@@ -295,7 +296,7 @@ class _Show:
             say()
 
     def _approve(self, asked: PendingDecision) -> str:
-        return f"perdure approvals approve {asked.id} --db {shown(self._tour.store)}"
+        return f"{program()} approvals approve {asked.id} --db {shown(self._tour.store)}"
 
     # --- endings
 
@@ -327,9 +328,9 @@ class _Show:
             good = False
         db = shown(self._tour.store)
         say()
-        say(f"  Look inside   perdure journal show {self._found.session.id} --db {db}")
+        say(f"  Look inside   {program()} journal show {self._found.session.id} --db {db}")
         say(f"  Once more     {self._tour.command}")
-        say("  Unattended    perdure demo --auto     (kills its worker at every step)")
+        say(f"  Unattended    {program()} demo --auto     (kills its worker at every step)")
         return OK if good else FAILED
 
     def _died(self, code: int) -> int:

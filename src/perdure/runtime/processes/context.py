@@ -245,7 +245,7 @@ class ProcessContext(DurableOps):
         `ctx.wait_for_process(handle)` waits for its end. Without a `name`, commands are numbered.
 
         Raises:
-            Error: `process_conflict`, and the errors of `rt.command`.
+            Error: `process_conflict`, and the errors of `rt.start_command`.
         """
         body = self._body()
         part = str(body.count("command")) if name is None else check_id(name, what="the name of the command")

@@ -119,7 +119,7 @@ class RuntimeCommands:
         id: str,
         label: str = "",
         session: str = "",
-        tell: bool = False,
+        notify: bool = False,
         provenance: Provenance | None = None,
     ) -> ProcessHandle:
         """Register a command. The same command under the same id is the same process, even from another machine.
@@ -127,7 +127,7 @@ class RuntimeCommands:
         Raises:
             Error: `process_conflict`, `invalid_id`.
         """
-        asked = registration_of(command, id=id, label=label, session=session, tell=tell, provenance=provenance)
+        asked = registration_of(command, id=id, label=label, session=session, notify=notify, provenance=provenance)
         try:
             return await register(self.runtime, asked)
         except Error as problem:
@@ -145,10 +145,10 @@ def registration_of(
     id: str,
     label: str = "",
     session: str = "",
-    tell: bool = False,
+    notify: bool = False,
     provenance: Provenance | None = None,
 ) -> Registration:
-    """Return a command's registration as a process. It belongs to `session`; with `tell`, its end is sent there."""
+    """Return a command's registration as a process. It belongs to `session`; with `notify`, its end is sent there."""
     scope = SessionScope(session_id=session) if session else None
     return Registration(
         process_id=id,
@@ -158,7 +158,7 @@ def registration_of(
         event_types=EVENT_TYPES,
         provenance=provenance or Provenance(originator=scope),
         wake_target=scope,
-        wake_on_end=tell and scope is not None,
+        wake_on_end=notify and scope is not None,
         kind=KIND,
         label=check_text(label, where="the label") or " ".join(command.argv)[:80],
     )
@@ -182,7 +182,7 @@ async def start_command(  # noqa: PLR0913 - its options, each one word
     cwd: str | os.PathLike[str] | None,
     env: Mapping[str, str] | None,
     session: str | None,
-    tell: bool,
+    notify: bool,
     label: str,
     grace_ms: int,
     keep_bytes: int,
@@ -191,7 +191,7 @@ async def start_command(  # noqa: PLR0913 - its options, each one word
     host = rt.command_code.host
     command = checked(argv, host=host, shell=shell, cwd=cwd, env=env, grace_ms=grace_ms, keep_bytes=keep_bytes)
     name = short_id("cmd", rt.clock.wall_ms()) if id is None else check_process_id(id)
-    return await RuntimeCommands(rt).start(command, id=name, label=label, session=session or "", tell=tell)
+    return await RuntimeCommands(rt).start(command, id=name, label=label, session=session or "", notify=notify)
 
 
 @dataclass(slots=True)
