@@ -11,6 +11,7 @@ import pytest
 
 from perdure import Agent, Code, Error, Runtime
 from perdure.models.protocol import HiddenDelta, ModelEvent, TextPiece, UsageSoFar
+from perdure.runtime.agent import setup_of
 from perdure.runtime.clock import SystemClock
 from perdure.runtime.internals import core_of, ref_of
 from perdure.store.memory.store import MemoryStore
@@ -76,6 +77,6 @@ async def test_a_limit_is_a_duration() -> None:
         with pytest.raises(Error) as caught:
             Agent("a", model="sim:echo", stall_timeout=wrong)
         assert caught.value.code is Code.AGENT_INVALID
-    assert Agent("a", model="sim:echo").limits.stall_ms == 120_000
-    assert Agent("a", model="sim:echo", stall_timeout="5m").limits.stall_ms == 300_000
-    assert Agent("a", model="sim:echo", stall_timeout=None).limits.stall_ms is None
+    assert setup_of(Agent("a", model="sim:echo")).limits.stall_ms == 120_000
+    assert setup_of(Agent("a", model="sim:echo", stall_timeout="5m")).limits.stall_ms == 300_000
+    assert setup_of(Agent("a", model="sim:echo", stall_timeout=None)).limits.stall_ms is None

@@ -11,6 +11,7 @@ import pytest
 
 from perdure import Agent, Error, Runtime, RuntimeOptions, ToolContext, handoff, tool
 from perdure.models.scripted import ScriptedAnswer, ScriptedModel, call, calls, give, say
+from perdure.runtime.agent import setup_of
 from perdure.store.protocol import Store
 from perdure.testing import CrashReport, World, every_boundary
 from perdure.tools.decorator import AnyTool
@@ -58,7 +59,7 @@ class Opening:
 
 def shown_to(agent: Agent) -> list[list[str]]:
     """The texts of each request to an agent's model."""
-    model = agent.resolved
+    model = setup_of(agent).model
     assert isinstance(model, ScriptedModel)
     return [
         [part.text for message in request.messages for part in message.parts if isinstance(part, Text)]
@@ -72,7 +73,7 @@ async def test_the_other_agent_answers_in_the_same_turn_and_from_then_on(opening
     session = await rt.session("s", agent="triage")
     assert await session.ask("My money, please") == "Done."
     assert len(shown_to(first)) == 1, "the first agent's model is called once"
-    model = second.resolved
+    model = setup_of(second).model
     assert isinstance(model, ScriptedModel)
     assert [request.instructions for request in model.requests] == ["You pay.", "You pay."]
     assert [one.name for one in model.requests[0].tools] == ["refund"]

@@ -25,7 +25,7 @@ async def test_a_process_starts_a_child_once_and_waits_for_it_parked(process_app
     async def parent(ctx: ProcessContext) -> Json:
         one = await ctx.start(child, 1)
         two = await ctx.start("child", 2, id="second")
-        return [one.json, await ctx.wait_for_process(one), await ctx.wait_for_process(two.id)]
+        return [one.to_json(), await ctx.wait_for_process(one), await ctx.wait_for_process(two.id)]
 
     rt = await process_app.open(parent, child, tuning=HURRIED)
     handle = await rt.start(parent, id="p")

@@ -11,6 +11,7 @@ from perdure.codec import Json
 from perdure.models.scripted import ScriptedModel, say
 from perdure.processes.registration import environment
 from perdure.runtime.internals import core_of
+from perdure.runtime.processes.events import ProcessEventsClient
 from perdure.runtime.processes.handle import ProcessHandle
 from perdure.runtime.processes.starting import register
 from perdure.vocab.messages import Text
@@ -53,7 +54,7 @@ async def test_declared_events_are_emitted_once_however_often_the_function_is_en
     await handle.resolve("go")
     await handle.result(timeout=20)
     assert await events(handle, "progress") == [{"n": 1}, {"n": 2}, {"n": 2}]
-    client = handle.process_events
+    client = ProcessEventsClient(handle)
     info = await client.wait_event_after("progress", 0)
     assert (info.payload, await client.count_events_through("progress", info.sequence)) == ({"n": 1}, 1)
     assert await client.count_events_through("progress", 99) == 3

@@ -33,7 +33,7 @@ async def test_processes_are_listed_filtered_validated_and_cancelled_together(pr
     first = await rt.processes.list(limit=2)
     rest = await rt.processes.list(limit=2, before=first[-1].place)
     assert sorted(one.handle.id for one in (*first, *rest)) == ["w0", "w1", "w2"]
-    [one, two] = await rt.processes.validate(handles[0].json, "w1")
+    [one, two] = await rt.processes.validate(handles[0].to_json(), "w1")
     assert (one.id, two.id) == ("w0", "w1")
     for bad, code in [
         ({"__handle__": "file", "id": "w0"}, Code.PROCESS_HANDLE_INVALID),

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from perdure import Agent, Attachment, DidNotHappen, Happened, Runtime, ToolContext, tool
 from perdure.models.scripted import give
+from perdure.runtime.agent import setup_of
 from perdure.store.protocol import Store
 from perdure.testing import ScriptedModel, World, call, every_boundary, say
 from perdure.testing.sweep import Mode
@@ -47,7 +48,7 @@ async def buy(rt: Runtime) -> None:
     assert result.output == Bill(cents=5)
     (first, *_) = await session.messages()
     assert len(first.parts) == 2
-    model = rt.agents["shop"].resolved
+    model = setup_of(rt.agents["shop"]).model
     assert isinstance(model, ScriptedModel)
     for request in model.requests:
         assert list(request.attachments.values()) == [PNG], "every request has the bytes, on any worker"

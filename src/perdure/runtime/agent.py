@@ -103,10 +103,7 @@ class Agent:
     max_session_usd: float | str | Decimal | None = None
     stall_timeout: float | str | None = 120
     on_cut_reply: Literal["restart", "keep"] = "restart"
-    output_as: Output | None = field(init=False, repr=False)
-    toolbox: Toolbox = field(init=False, repr=False)
-    resolved: Model = field(init=False, repr=False)
-    limits: Limits = field(init=False, repr=False)
+    _setup: AgentSetup = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", check_agent_name(self.name))
@@ -133,21 +130,25 @@ class Agent:
                 hint='seconds as a number, or "500ms", "30s", "2m"; None disables the timeout',
             )
         check_place(self.queue, self.priority)
-        object.__setattr__(self, "output_as", output_of(self.output_type) if self.output_type is not None else None)
-        object.__setattr__(self, "toolbox", Toolbox(self.tools))
-        model = MissingModel(DEFAULT, "the agent names no model") if self.model is None else resolve(self.model)
-        object.__setattr__(self, "resolved", model)
-        to_json(self.model_settings, where="settings")
-        object.__setattr__(self, "limits", self._limits())
+        object.__setattr__(self, "_setup", self._set_up())
         object.__setattr__(self, "initial_files", tuple(self.initial_files))
         Tree(SessionId("any")).seeding(
             tuple(self.initial_files), "any"
         )  # refuses initial files that could not be created
 
-    @property
-    def place(self) -> Placement:
-        """The queue and priority of sessions that have none of their own."""
-        return Placement(self.queue, self.priority)
+    def _set_up(self) -> AgentSetup:
+        model = MissingModel(DEFAULT, "the agent names no model") if self.model is None else resolve(self.model)
+        to_json(self.model_settings, where="settings")
+        return AgentSetup(
+            agent=self.name,
+            model=model,
+            toolbox=Toolbox(self.tools),
+            limits=self._limits(),
+            place=Placement(self.queue, self.priority),
+            model_settings=self.model_settings,
+            output_as=output_of(self.output_type) if self.output_type is not None else None,
+            tool_timeout_ms=None if self.tool_timeout is None else to_ms(self.tool_timeout),
+        )
 
     def _limits(self) -> Limits:
         """Return the limits of one turn."""
@@ -161,6 +162,21 @@ class Agent:
             stall_ms=None if self.stall_timeout is None else to_ms(self.stall_timeout),
         )
 
+
+@dataclass(frozen=True, slots=True)
+class AgentSetup:
+    """An agent as the runtime uses it: its options checked, its model and tools resolved."""
+
+    agent: str
+    model: Model
+    toolbox: Toolbox
+    limits: Limits
+    place: Placement
+    """The queue and priority of sessions that have none of their own."""
+    model_settings: Json
+    output_as: Output | None
+    tool_timeout_ms: int | None
+
     def composition(
         self, instructions: str, *, without: Collection[str] = (), model: str = "", output: Json = None
     ) -> Composition:
@@ -170,8 +186,8 @@ class Agent:
         tools that its session lacks (`without`).
         """
         return Composition(
-            agent=self.name,
-            model=model or self.resolved.name,
+            agent=self.agent,
+            model=model or self.model.name,
             instructions=instructions,
             tools=tuple(self._timed(one) for one in self.toolbox.contracts() if one.name not in without),
             settings=self.model_settings,
@@ -182,11 +198,16 @@ class Agent:
     def _timed(self, contract: ToolContract) -> ToolContract:
         """Apply the agent's timeout to a tool without one of its own."""
         durability = contract.durability
-        if self.tool_timeout is None or durability.timeout_ms is not None or durability.effect == "resumable":
+        if self.tool_timeout_ms is None or durability.timeout_ms is not None or durability.effect == "resumable":
             return contract
         if contract.client_side:
             return contract
-        return replace(contract, durability=replace(contract.durability, timeout_ms=to_ms(self.tool_timeout)))
+        return replace(contract, durability=replace(durability, timeout_ms=self.tool_timeout_ms))
+
+
+def setup_of(agent: Agent) -> AgentSetup:
+    """Return an agent as the runtime uses it. Users see its options only."""
+    return agent._setup  # pyright: ignore[reportPrivateUsage] - the one door
 
 
 def _check_shape(max_iterations: object, tools: object) -> None:
@@ -225,7 +246,8 @@ def find_model(name: str, agents: Iterable[Agent]) -> Model:
     Raises:
         Error: `model_unknown`.
     """
-    return next((agent.resolved for agent in agents if agent.resolved.name == name), None) or resolve(name)
+    models = (setup_of(agent).model for agent in agents)
+    return next((model for model in models if model.name == name), None) or resolve(name)
 
 
 def model_of(agent: Agent, name: str, others: Iterable[Agent] = ()) -> Model:
@@ -248,7 +270,7 @@ def output_check(agent: Agent, composition: Composition) -> Callable[[str], Outp
         return None
     if composition.asked:
         return partial(schema_problem_of, composition.output)
-    output_as = agent.output_as
+    output_as = setup_of(agent).output_as
 
     def check(text: str) -> OutputProblem | None:
         try:

@@ -13,6 +13,7 @@ from perdure.errors import Code, Error
 from perdure.ids import VERSION
 from perdure.models.providers import clients
 from perdure.observe.head_poller import HeadPoller
+from perdure.runtime.agent import setup_of
 from perdure.runtime.shared import Compositions, Shared
 from perdure.runtime.tuning import RuntimeOptions
 from perdure.runtime.worker.lounge import Lounge
@@ -100,7 +101,8 @@ class Lifetime:
 
     async def _connect(self) -> None:
         """Connect the tool providers before the worker claims work."""
-        for one in {id(one): one for agent in self._rt.agents.values() for one in agent.toolbox.connects}.values():
+        toolboxes = [setup_of(agent).toolbox for agent in self._rt.agents.values()]
+        for one in {id(one): one for toolbox in toolboxes for one in toolbox.connects}.values():
             await one.connect()
             self._connected.push_async_callback(one.disconnect)
 

@@ -16,7 +16,7 @@ from perdure.models.providers.credentials import LocalCredentials
 from perdure.models.providers.names import PROVIDERS, Provider
 from perdure.models.providers.provided import ProviderModel
 from perdure.models.registry import SIMULATED
-from perdure.runtime.agent import DEFAULT, Agent, MissingModel
+from perdure.runtime.agent import DEFAULT, Agent, MissingModel, setup_of
 from perdure.runtime.models import NO_DEFAULT, Models
 from perdure.vocab.usage import NANO, Usage
 
@@ -102,7 +102,7 @@ async def in_use(models: Models, agents: Mapping[str, Agent]) -> tuple[ModelStat
     found: list[ModelState] = []
     for agent in agents.values():
         name = await models.chosen(agent, "")
-        origin: Origin = "agent" if agent.resolved.name != DEFAULT else "host" if name != DEFAULT else "nobody"
+        origin: Origin = "agent" if setup_of(agent).model.name != DEFAULT else "host" if name != DEFAULT else "nobody"
         found.append(await state_of(models.of(agent, name), models, agent=agent.name, origin=origin))
     if models.utility is not None:
         found.append(await state_of(models.utility, models, origin="host", agent="(utility)"))

@@ -17,7 +17,7 @@ from perdure.models.protocol import CancelsJobs, KnowsPrices, Model, ModelEvent,
 from perdure.models.providers.names import PROVIDERS, Provider, split
 from perdure.models.providers.provided import ProviderModel, of_this_process
 from perdure.models.registry import resolve
-from perdure.runtime.agent import DEFAULT, Agent, MissingModel, find_model, model_of
+from perdure.runtime.agent import DEFAULT, Agent, MissingModel, find_model, model_of, setup_of
 from perdure.services.llm import LlmProviderStore, ModelWithProvider, ProviderCredentials, ProviderCredentialStore
 from perdure.services.replies import PartialStreamStore, StreamHeartbeater
 from perdure.vocab.usage import Usage
@@ -64,8 +64,8 @@ class Models:
 
     async def chosen(self, agent: Agent, asked: str) -> str:
         """Return the model of a new turn: the one asked for by input or session, the agent's, or the host's default."""
-        if asked or agent.resolved.name != DEFAULT:
-            return asked or agent.resolved.name
+        if asked or setup_of(agent).model.name != DEFAULT:
+            return asked or setup_of(agent).model.name
         found = await self._default()
         return DEFAULT if found is None else _name(found)
 
@@ -169,7 +169,7 @@ def _name(known: ModelWithProvider) -> str:
 
 def _given_as_object(agents: Iterable[Agent], name: str) -> Model | None:
     """Return the model that an agent was given as an object, which has precedence over a model of the host."""
-    objects = (agent.resolved for agent in agents if not isinstance(agent.model, str | None))
+    objects = (setup_of(agent).model for agent in agents if not isinstance(agent.model, str | None))
     return next((model for model in objects if model.name == name), None)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from perdure.errors import Code, Error
 from perdure.ids import CallId, SessionId, StreamId, Tenant, TurnId, session_stream, stream_names
-from perdure.runtime.agent import Agent
+from perdure.runtime.agent import Agent, setup_of
 from perdure.runtime.platform import StoredPlatform, info_of
 from perdure.runtime.secret_store import StoredSecrets
 from perdure.runtime.sessions.editing import checked_title, set_title
@@ -47,7 +47,7 @@ def services_of(
         locale=agent.locale,
         visible_tool_names=frozenset(contract.name for contract in composition.tools),
         tool_definitions=tuple(contract.definition for contract in composition.tools),
-        tool_registry=agent.toolbox.registry,
+        tool_registry=setup_of(agent).toolbox.registry,
         message_retriever=StoredMessages(shared.store, stream, durable),
         session_store=sessions,
         session_mutator=sessions,

@@ -52,22 +52,22 @@ class TurnResult:
     reason: StopReason | None = None
     message: str = ""
     usage: Usage = field(default_factory=Usage)
-    has_output: bool = False
     partial: str = ""
-    output_as: Output | None = field(default=None, repr=False, compare=False)
+    _has_output: bool = field(default=False, repr=False)
+    _output_as: Output | None = field(default=None, repr=False, compare=False)
 
     @property
     def output(self) -> Json:
-        """The reply as a value of the agent's `output=` type, or None if the turn has no valid output.
+        """The reply as a value of the agent's `output_type`, or None if the turn has no valid output.
 
         Plain JSON if the agent is not registered here, because its type is unknown.
 
         Raises:
             Error: `output_invalid` if the type has changed since and does not accept the reply.
         """
-        if not self.has_output:
+        if not self._has_output:
             return None
-        value = plain(self.text) if self.output_as is None else self.output_as.parse(self.text)
+        value = plain(self.text) if self._output_as is None else self._output_as.parse(self.text)
         if isinstance(value, OutputProblem):
             raise Error(
                 Code.OUTPUT_INVALID,
@@ -78,15 +78,15 @@ class TurnResult:
             )
         return value
 
-    @staticmethod
-    def of(ended: TurnEnded, answer: LlmCallOutcome | None, output_as: Output | None = None) -> TurnResult:
-        """Return the result of an ended turn and its last reply."""
-        text = answer.text if answer else ""
-        valid = answer is not None and answer.output == "valid" and ended.status == "finished"
-        partial = answer.reply.partial if answer and answer.reply else ""
-        return TurnResult(
-            ended.turn, ended.status, text, ended.reason, ended.message, ended.usage, valid, partial, output_as
-        )  # fmt: skip
+
+def turn_result(ended: TurnEnded, answer: LlmCallOutcome | None, output_as: Output | None = None) -> TurnResult:
+    """Return the result of an ended turn and its last reply."""
+    text = answer.text if answer else ""
+    valid = answer is not None and answer.output == "valid" and ended.status == "finished"
+    partial = answer.reply.partial if answer and answer.reply else ""
+    return TurnResult(
+        ended.turn, ended.status, text, ended.reason, ended.message, ended.usage, partial, valid, output_as
+    )  # fmt: skip
 
 
 Waiter: TypeAlias = "asyncio.Future[TurnResult | None]"

@@ -29,9 +29,8 @@ class StartedCommand(Protocol):
         """The id of its process."""
         ...
 
-    @property
-    def json(self) -> dict[str, Json]:
-        """The command's handle as a JSON value."""
+    def to_json(self) -> dict[str, Json]:
+        """Return the command's handle as a JSON value."""
         ...
 
     async def result(self, timeout: float | str | None = None) -> Json:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import dataclasses
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 from perdure.errors import Code, Error
 from perdure.models.scripted import ScriptedModel
-from perdure.runtime.agent import Agent
+from perdure.runtime.agent import Agent, setup_of
 from perdure.runtime.clock import SystemClock
 from perdure.runtime.internals import core_of
 from perdure.runtime.runtime import Runtime, alike
@@ -139,8 +140,8 @@ async def live(played: Played, home: Home, gate: Gate, store: Store) -> None:
     runtime = played.app(gated(store, gate), home.world(gate))
     _check(runtime, gate)
     for name, agent in runtime.agents.items():
-        if isinstance(agent.resolved, ScriptedModel):
-            agent.resolved.struck = home.faults(name)
+        if isinstance(model := setup_of(agent).model, ScriptedModel):
+            model.struck = home.faults(name)
         runtime.agents[name] = _hooked_agent(agent, gate, home.calls)
     async with runtime:
         async with asyncio.timeout(played.timeout_s):
@@ -176,7 +177,9 @@ async def _settled(runtime: Runtime) -> None:
 def _hooked_agent(agent: Agent, gate: Gate, calls: World) -> Agent:
     """Return a copy of the agent with a boundary on each side of every tool body."""
     hooked = copy.copy(agent)
-    object.__setattr__(hooked, "toolbox", cast(Toolbox, _HookedToolbox(agent.toolbox, gate, calls)))
+    setup = setup_of(agent)
+    toolbox = cast(Toolbox, _HookedToolbox(setup.toolbox, gate, calls))
+    object.__setattr__(hooked, "_setup", dataclasses.replace(setup, toolbox=toolbox))
     return hooked
 
 

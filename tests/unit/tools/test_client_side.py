@@ -7,6 +7,7 @@ import pytest
 from perdure.codec import Json
 from perdure.errors import Code, Error
 from perdure.ids import CallId
+from perdure.runtime.agent import setup_of
 from perdure.tools.client_side import ask_user, asking, client_tool
 from perdure.tools.decorator import tool
 from perdure.tools.toolbox import Prepared, Toolbox
@@ -65,5 +66,5 @@ def test_agent_tool_timeout_excludes_client_side_tools() -> None:
     from perdure import Agent
 
     agent = Agent("a", model="sim:echo", tools=[THERE], tool_timeout="5s")
-    [contract] = agent.composition("").tools
+    [contract] = setup_of(agent).composition("").tools
     assert contract.durability.timeout_ms is None

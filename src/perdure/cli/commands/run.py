@@ -82,6 +82,7 @@ async def _session(rt: Runtime, order: _RunCommand) -> Session:
     from perdure.errors import Code, Error
     from perdure.ids import SessionId, session_stream
     from perdure.models.registry import check_ready
+    from perdure.runtime.agent import setup_of
 
     agent = order.agent
     known = (
@@ -100,7 +101,7 @@ async def _session(rt: Runtime, order: _RunCommand) -> Session:
         agent = next(iter(rt.agents))
     asked = rt.agents.get(agent or (known.agent if known else ""))
     if asked is not None and not order.detach:  # detached: the worker that runs the turn needs the key
-        await check_ready(asked.resolved)
+        await check_ready(setup_of(asked).model)
     return await rt.session(order.session, agent=agent)
 
 

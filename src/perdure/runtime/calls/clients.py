@@ -29,6 +29,7 @@ from perdure.ids import (
 )
 from perdure.inbox.admit import delivery
 from perdure.inbox.items import Wake
+from perdure.runtime.agent import setup_of
 from perdure.runtime.calls.lanes import Lanes
 from perdure.runtime.internals import ref_of
 from perdure.runtime.sessions import verbs
@@ -228,7 +229,7 @@ class CallSessionsClient:
         with visibly():
             await self._check_known(stream)
             state = await self._state(stream)
-            contracts = self._agent_of(state.agent).toolbox.contracts()
+            contracts = setup_of(self._agent_of(state.agent)).toolbox.contracts()
         return tuple(one.definition for one in contracts if one.name not in state.without_tools)
 
     # --- changing
@@ -300,7 +301,7 @@ class CallSessionsClient:
         """Remove tools from this session, or restore them."""
         self._site.check_running()
         wanted = (names,) if isinstance(names, str) else tuple(dict.fromkeys(names))
-        members = self._agent.toolbox.catalog.members
+        members = setup_of(self._agent).toolbox.catalog.members
         if unknown := [name for name in wanted if name not in members]:
             raise ToolError(
                 f"Unknown tool {', '.join(unknown)}. The tools are: {', '.join(members) or 'none'}",

@@ -139,7 +139,7 @@ class Processes:
             case str():
                 name = value
             case _:
-                raise _invalid("expected a process id, or the value of handle.json")
+                raise _invalid("expected a process id, or the value of handle.to_json()")
         try:
             return ProcessHandle(self._runtime, check_process_id(name))
         except Error as problem:

@@ -100,7 +100,7 @@ class ProcessesClient:
 
         async def perform() -> ProcessOutcome:
             handle = await register(self._rt, asked, env=env)
-            return ProcessStarted(record=handle.json)
+            return ProcessStarted(record=handle.to_json())
 
         started = await self._do(command, perform)
         assert isinstance(started, ProcessStarted)
@@ -321,7 +321,7 @@ class ProcessesClient:
 def _entry(one: Listed) -> Json:
     asked = one.registration
     return {
-        "handle": one.handle.json,
+        "handle": one.handle.to_json(),
         "definition": asked.definition,
         "kind": asked.kind,
         "label": asked.label,

@@ -223,7 +223,7 @@ class ProcessContext(DurableOps):
         await self._check_child(body, child)
 
         async def register_child() -> ProcessStarted:
-            return ProcessStarted(record=(await register(self._call.runtime, asked, env=env)).json)
+            return ProcessStarted(record=(await register(self._call.runtime, asked, env=env)).to_json())
 
         await body.command("start", child, command, register_child)
         return ProcessHandle(self._call.runtime, child)
@@ -266,7 +266,7 @@ class ProcessContext(DurableOps):
             started = await self._call.runtime.commands.start(
                 asked, id=child, label=label, session=session, provenance=came_from
             )  # fmt: skip
-            return ProcessStarted(record=started.json)
+            return ProcessStarted(record=started.to_json())
 
         await body.command("start", child, command, start_it)
         return ProcessHandle(self._call.runtime, child)

@@ -28,7 +28,7 @@ from perdure.processes.record import ProcessRecord, fold_all
 from perdure.processes.registration import stream_of, unknown
 from perdure.runtime.clock import short_id
 from perdure.runtime.processes.cycles import find_wait_cycle
-from perdure.runtime.processes.events import ProcessEventsClient, checked_event
+from perdure.runtime.processes.events import checked_event
 from perdure.runtime.sessions import answers
 from perdure.store.shapes import Resolved
 from perdure.tools.durations import seconds
@@ -72,9 +72,8 @@ class ProcessHandle:
     def __repr__(self) -> str:
         return f"ProcessHandle({self.id!r})"
 
-    @property
-    def json(self) -> dict[str, Json]:
-        """The handle as a value that may be stored or sent."""
+    def to_json(self) -> dict[str, Json]:
+        """Return the handle as a value that may be stored or sent."""
         return {"__handle__": "process", "id": self.id}
 
     # --- reading
@@ -243,11 +242,6 @@ class ProcessHandle:
             )
         return await self._admit(new, *(() if end is None else (end,)), after_end=after_end, outbox=outbox)
 
-    @property
-    def process_events(self) -> ProcessEventsClient:
-        """The event client of the process: emit, count and await events."""
-        return ProcessEventsClient(self)
-
     async def complete(self, value: Json = None, *, event: str = COMPLETED["completed"], key: str = "") -> bool:
         """End an externally owned process with a value, or with a terminal event that it declares.
 
@@ -256,22 +250,7 @@ class ProcessHandle:
         Raises:
             Error: `process_not_external`, `process_already_terminal`, `process_unknown`, and the errors of `append`.
         """
-        return await self._admit(await self.ending(value, event=event, key=key))
-
-    async def ending(self, value: Json = None, *, event: str = COMPLETED["completed"], key: str = "") -> ProcessEvent:
-        """Return the end of an externally owned process, as `complete` appends it."""
-        registration = await self._registration()
-        if registration.recovery != "externally_owned" or command_of(registration) is not None:
-            raise Error(
-                Code.PROCESS_NOT_EXTERNAL,
-                f"the process {self.id} is run or watched here, so only its worker can end it",
-                process=self.id,
-            )
-        payload = to_json(value, where="the value")
-        new = checked_event(registration, event, payload, key or keys.process_terminal(self.id, event))
-        if new.output is None:
-            raise Error(Code.INVALID_ARGUMENT, f"the event {event} does not end a process", process=self.id)
-        return structs.replace(new, authority="external_owner")
+        return await self._admit(await owners_end(self, value, event=event, key=key))
 
     async def fail(self, code: str, message: str = "") -> bool:
         """End an externally owned process as failed."""
@@ -415,3 +394,21 @@ def _failed(process: str, code: str, message: str) -> Error:
         process=process,
         reason=code,
     )
+
+
+async def owners_end(
+    handle: ProcessHandle, value: Json = None, *, event: str = COMPLETED["completed"], key: str = ""
+) -> ProcessEvent:
+    """Return the end of an externally owned process, as `handle.complete` appends it."""
+    registration = await handle._registration()  # pyright: ignore[reportPrivateUsage] - for tasks too
+    if registration.recovery != "externally_owned" or command_of(registration) is not None:
+        raise Error(
+            Code.PROCESS_NOT_EXTERNAL,
+            f"the process {handle.id} is run or watched here, so only its worker can end it",
+            process=handle.id,
+        )
+    payload = to_json(value, where="the value")
+    new = checked_event(registration, event, payload, key or keys.process_terminal(handle.id, event))
+    if new.output is None:
+        raise Error(Code.INVALID_ARGUMENT, f"the event {event} does not end a process", process=handle.id)
+    return structs.replace(new, authority="external_owner")

@@ -9,7 +9,7 @@ from perdure.commit.changes import NewStream
 from perdure.errors import Code, Error
 from perdure.ids import SessionId, StreamId
 from perdure.models.providers.history import Imported
-from perdure.runtime.agent import Agent
+from perdure.runtime.agent import Agent, setup_of
 from perdure.runtime.agents import only_agent
 from perdure.runtime.sessions.archive import history, imported
 from perdure.runtime.sessions.conversations import conversation
@@ -37,7 +37,7 @@ async def create(
         new = imported(stream, past, agent=agent, now=now)
     else:
         owner = agent or only_agent(agents, session)
-        model = agents[owner].resolved.name if owner in agents else "imported"
+        model = setup_of(agents[owner]).model.name if owner in agents else "imported"
         if isinstance(past, Imported):
             new = conversation(stream, past, agent=owner, model=model, now=now)
         else:

@@ -10,8 +10,9 @@ from perdure.ids import InputId, TurnId
 from perdure.inbox.admit import NOBODY
 from perdure.observe.ends import has_begun, told, waits
 from perdure.observe.hub import HubSubscription
+from perdure.runtime.agent import setup_of
 from perdure.runtime.sessions import verbs
-from perdure.runtime.shared import TurnResult, Waiter
+from perdure.runtime.shared import TurnResult, Waiter, turn_result
 from perdure.store.shapes import StreamInfo
 from perdure.vocab.outcomes import LlmCallOutcome
 from perdure.vocab.records import TurnEnded
@@ -65,7 +66,7 @@ async def _look_for_end(
 
 def _result(rt: RuntimeCore, over: tuple[TurnEnded, LlmCallOutcome | None], info: StreamInfo | None) -> TurnResult:
     agent = rt.agents.get(info.agent) if info else None
-    return TurnResult.of(*over, agent.output_as if agent else None)
+    return turn_result(*over, setup_of(agent).output_as if agent else None)
 
 
 async def _either(here: Waiter, news: HubSubscription) -> None:

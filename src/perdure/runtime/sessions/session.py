@@ -20,6 +20,7 @@ from perdure.observe.events import Cursor, Event
 from perdure.observe.follow import follow
 from perdure.observe.pending import PendingItem, pending
 from perdure.observe.why import Explanation, explain
+from perdure.runtime.agent import setup_of
 from perdure.runtime.sessions import answers, posting, verbs
 from perdure.runtime.sessions.archive import export
 from perdure.runtime.sessions.editing import checked_tags, checked_title, redact, set_tags, set_title
@@ -210,7 +211,7 @@ class Session:
     async def why(self) -> Explanation:
         """Explain the session's state: current work or wait, its start time, and the action that unblocks it."""
         rt = self._ref.runtime
-        places = {name: agent.place for name, agent in rt.agents.items()}
+        places = {name: setup_of(agent).place for name, agent in rt.agents.items()}
         return await explain(rt.store, self._ref.stream, now=rt.clock.wall_ms(), places=places)
 
     async def pending(self) -> tuple[PendingItem, ...]:

@@ -24,10 +24,11 @@ from perdure.ids import CallId, InputId, SessionId, StreamId, Tenant, TurnId, pr
 from perdure.inbox.admit import Delivery, delivery
 from perdure.inbox.items import Input
 from perdure.processes.record import ProcessRecord
-from perdure.runtime.agent import Agent
+from perdure.runtime.agent import Agent, setup_of
 from perdure.runtime.clock import short_id, uuid7
 from perdure.runtime.platform import StoredPlatform
 from perdure.runtime.processes.context import wiring_of
+from perdure.runtime.processes.events import ProcessEventsClient
 from perdure.services.background import (
     MAX_ACTIVE_PER_WORKER,
     BackgroundOutcome,
@@ -166,7 +167,7 @@ class BackgroundCode:
     @property
     def place(self) -> Placement:
         """The queue and priority of the agent's sessions."""
-        return self.agent.place
+        return setup_of(self.agent).place
 
     async def run(self, ctx: ProcessContext, given: ProcessInput) -> object:
         """Execute a run to its end. The return value becomes the result of its task.
@@ -224,7 +225,7 @@ class BackgroundCode:
         )
 
     def _tool(self, name: str) -> BackgroundExecutableTool:
-        if (executor := executor_of(self.agent.toolbox.registry.get(name))) is None:
+        if (executor := executor_of(setup_of(self.agent).toolbox.registry.get(name))) is None:
             raise ToolError(
                 f"tool '{name}' does not support background execution here; it was not begun", code=ORPHANED
             )
@@ -234,7 +235,7 @@ class BackgroundCode:
         wiring = wiring_of(ctx)
         services = Services(
             locale=self.agent.locale,
-            tool_registry=self.agent.toolbox.registry,
+            tool_registry=setup_of(self.agent).toolbox.registry,
             file_store=self.host.files.of(ctx.tenant),
             session_task_registry=self.host.tasks if ctx.tenant == self.host.tenant else None,
             redactor=Redactor(self.host.seen_secrets, session_stream(ctx.tenant, task.session_id)),
@@ -253,7 +254,7 @@ class BackgroundCode:
                 deps=wiring.deps,
                 services=services,
                 process_events_id=ctx.process_id,
-                clients=Clients(process_events=wiring.runtime.get_process(ctx.process_id).process_events),
+                clients=Clients(process_events=ProcessEventsClient(wiring.runtime.get_process(ctx.process_id))),
             ),
         )
 

@@ -21,6 +21,7 @@ from perdure.inbox.admit import Delivery
 from perdure.processes.events import CANCEL_REQUESTED, COMPLETED
 from perdure.processes.registration import EXTERNAL, environment
 from perdure.runtime.clock import short_id
+from perdure.runtime.processes.handle import owners_end
 from perdure.runtime.processes.starting import register
 from perdure.runtime.tasks.background import definition_of, task_message
 from perdure.runtime.tasks.index import TaskIndex, TasksChanged, enter, read_index
@@ -177,7 +178,7 @@ class StoredTasks(SessionTaskRegistry):
         replay, end = short_id("upd", now), None
         if changed.is_over and not task.is_over and task.kind != KIND_BACKGROUND_TOOL:
             payload: Json = {"code": changed.state, "message": changed.summary or ""}
-            end = await handle.ending(payload, event=COMPLETED[_ENDINGS[changed.state]])
+            end = await owners_end(handle, payload, event=COMPLETED[_ENDINGS[changed.state]])
         await handle.append_event(
             UPDATED,
             msgspec.to_builtins(update),

@@ -142,7 +142,7 @@ class SubscriptionHandle:
         wanted = SubscriptionRequest(name.source_type, process, name.key, name.source, args, name.owner, wake_target)
         definition = wanted.definition()
         await check_owner(self._runtime.store, self._tenant, definition)
-        return await self.change(
+        return await self._change(
             "updated", expected=expected_revision, operation=operation, definition=definition, by=by
         )
 
@@ -150,27 +150,27 @@ class SubscriptionHandle:
         self, *, expected_revision: int | None = None, operation: str | None = None, by: str = ""
     ) -> SubscriptionState:
         """Start processes again."""
-        return await self.change("enabled", expected=expected_revision, operation=operation, by=by)
+        return await self._change("enabled", expected=expected_revision, operation=operation, by=by)
 
     async def disable(
         self, *, expected_revision: int | None = None, operation: str | None = None, by: str = ""
     ) -> SubscriptionState:
         """Start no more processes. Running processes go on."""
-        return await self.change("disabled", expected=expected_revision, operation=operation, by=by)
+        return await self._change("disabled", expected=expected_revision, operation=operation, by=by)
 
     async def delete(
         self, *, expected_revision: int | None = None, operation: str | None = None, by: str = ""
     ) -> SubscriptionState:
         """End the subscription. Its past occurrences stay in the log."""
-        return await self.change("deleted", expected=expected_revision, operation=operation, by=by)
+        return await self._change("deleted", expected=expected_revision, operation=operation, by=by)
 
     async def restore(
         self, *, expected_revision: int | None = None, operation: str | None = None, by: str = ""
     ) -> SubscriptionState:
         """Restore a deleted subscription, as a new incarnation."""
-        return await self.change("revived", expected=expected_revision, operation=operation, by=by)
+        return await self._change("revived", expected=expected_revision, operation=operation, by=by)
 
-    async def change(
+    async def _change(
         self,
         what: SubscriptionChange,
         *,
@@ -267,3 +267,10 @@ def check_size(plain: Json, what: str) -> None:
     """Raise if a value is too large to be written once per subscription."""
     if (size := len(encode(plain))) > MAX_PAYLOAD_BYTES:
         raise Error(Code.INPUT_TOO_LARGE, f"{what} is {size} bytes", because=f"the limit is {MAX_PAYLOAD_BYTES}")
+
+
+async def register_subscription(
+    handle: SubscriptionHandle, definition: SubscriptionDefinition, *, operation: str | None, by: str
+) -> SubscriptionState:
+    """Create a subscription; the same definition again is the same subscription."""
+    return await handle._change("registered", operation=operation, definition=definition, by=by)  # pyright: ignore[reportPrivateUsage] - users register with the client

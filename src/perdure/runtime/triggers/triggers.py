@@ -32,6 +32,7 @@ from perdure.runtime.triggers.subscriptions import (
     check_owner,
     check_size,
     check_source,
+    register_subscription,
     state_of,
 )
 from perdure.tools.durations import seconds
@@ -267,7 +268,7 @@ class Triggers:
             return handle
         if known is None and len(state.living) >= MAX_SUBSCRIPTIONS:
             raise _too_many()
-        await handle.change("registered", operation=operation, definition=definition, by=by)
+        await register_subscription(handle, definition, operation=operation, by=by)
         living = (await self.state(handle.stream)).living
         if len(living) > MAX_SUBSCRIPTIONS and handle.id not in [one.id for one in living[:MAX_SUBSCRIPTIONS]]:
             await handle.delete(by="limit")  # concurrent subscriptions exceeded the limit: the latest are deleted

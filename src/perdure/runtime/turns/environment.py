@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 from perdure.errors import Code, Error
 from perdure.ids import EffectId, SessionId, StreamId, stream_names
 from perdure.models.protocol import Model
-from perdure.runtime.agent import Agent, output_check
+from perdure.runtime.agent import Agent, output_check, setup_of
 from perdure.runtime.calls import jobs, orphaned_calls
 from perdure.runtime.calls.child_leave import ChildApprovals
 from perdure.runtime.calls.children import ChildCallDeps, DispatchClient
@@ -70,7 +70,7 @@ class TurnEnvironment:
         model = shared.host.models.of(agent, turn.composition.model)
         return RunnerDeps(
             model=ModelAccess(model, self._fetch, output_check(agent, turn.composition), self._idle_policy(turn)),
-            toolbox=agent.toolbox,
+            toolbox=setup_of(agent).toolbox,
             threads=shared.threads,
             clock=shared.clock,
             deps=deps,
@@ -169,7 +169,7 @@ class TurnEnvironment:
             )
             clients = partial(self._clients, agent=agent)
             is_dead, permits = shared.store.is_dead, shared.permits
-            around = ChildCallDeps(agent.toolbox, shared.threads, people, is_dead, permits, clients)
+            around = ChildCallDeps(setup_of(agent).toolbox, shared.threads, people, is_dead, permits, clients)
             return DispatchClient(ctx, site, around)
 
         def completions(ctx: ToolContext[object]) -> CompletionsClient:

@@ -9,7 +9,7 @@ from perdure.commit.plan import Snapshot
 from perdure.ids import BlobHash, Seq
 from perdure.inbox.admit import admitted
 from perdure.inbox.items import Input
-from perdure.runtime.agent import Agent
+from perdure.runtime.agent import Agent, setup_of
 from perdure.runtime.shared import Shared
 from perdure.runtime.turns.transcript import Transcript
 from perdure.runtime.worker.owned import OwnedStream
@@ -63,7 +63,8 @@ class TurnOpener:
         self, state: SessionState, agent: Agent, item: Input, instructions: str, *consume: int, model: str = ""
     ) -> OpenedTurn:
         """Open a turn for an input, and consume its inbox row in the same append."""
-        composition = agent.composition(
+        setup = setup_of(agent)
+        composition = setup.composition(
             instructions,
             without=state.without_tools,
             model=model or item.model or state.model,
@@ -77,8 +78,8 @@ class TurnOpener:
             composition=self._keep(composition),
             from_turn=state.turns if from_turn is None else from_turn,
             view_seq=Seq(self._owned.known_seq + 1) if view_seq is None else view_seq,
-            limits=agent.limits if agent.limits != Limits() else None,
-            spent=state.usage + state.child_usage if agent.limits.binds_session else Usage(),
+            limits=setup.limits if setup.limits != Limits() else None,
+            spent=state.usage + state.child_usage if setup.limits.binds_session else Usage(),
         )
         said = admitted(item, item.turn)
         if self._owned.settled and state.seq - self.snapshot_seq >= SNAPSHOT_ROWS:

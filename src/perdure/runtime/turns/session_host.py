@@ -20,12 +20,12 @@ from perdure.inbox.admit import Delivery
 from perdure.inbox.items import CancelTurn, Input, LateOutcome, Occurrence, Wake
 from perdure.observe.ends import last_answer
 from perdure.observe.hub import PEOPLE
-from perdure.runtime.agent import DEFAULT, Agent
+from perdure.runtime.agent import DEFAULT, Agent, setup_of
 from perdure.runtime.calls import jobs
 from perdure.runtime.calls.orphaned_calls import left_asked
 from perdure.runtime.deps import DepsContext, TurnDeps
 from perdure.runtime.instructions import InstructionsContext, InstructionsFailed, instructions_for
-from perdure.runtime.shared import Shared, TurnResult
+from perdure.runtime.shared import Shared, turn_result
 from perdure.runtime.turns.call_changes import CallChanges
 from perdure.runtime.turns.envelopes import Where
 from perdure.runtime.turns.environment import TurnEnvironment
@@ -285,7 +285,7 @@ class SessionHost(DrivingHost[TurnDriver]):
         agent = self._shared.agents.get(self.state.agent)
         if agent is None or not isinstance(agent.instructions, str):
             return None  # the sender must not wait for an instructions function
-        if agent.resolved.name == DEFAULT and not (item.model or self.state.model):
+        if setup_of(agent).model.name == DEFAULT and not (item.model or self.state.model):
             return None  # nor for the application's choice of a model
         self.offered = Offer(item, asyncio.get_running_loop().create_future())
         return self.offered
@@ -397,7 +397,7 @@ class SessionHost(DrivingHost[TurnDriver]):
     async def _end_at_once(self, ended: TurnEnded) -> None:
         self._owned.submit(ended)
         await self._owned.durable()
-        self._shared.results.deliver(TurnResult.of(ended, None))
+        self._shared.results.deliver(turn_result(ended, None))
 
     async def _take_over(self, agent: Agent, deps: TurnDeps) -> None:
         """Continue a turn after its handoff, with this agent's model, tools and instructions."""
@@ -410,7 +410,7 @@ class SessionHost(DrivingHost[TurnDriver]):
             await self._end_at_once(stopped(turn, "instructions_failed", str(problem)))
             return
         before = turn.composition
-        composition = agent.composition(
+        composition = setup_of(agent).composition(
             instructions,
             without=self.state.without_tools,
             model=await self._shared.host.models.chosen(agent, self.state.model),
@@ -458,7 +458,7 @@ class SessionHost(DrivingHost[TurnDriver]):
 
     async def _drive(self, agent: Agent, begun: OpenedTurn, deps: TurnDeps) -> None:
         turn, where = begun.turn, Where(self._tenant, self._session, begun.composition)
-        if agent.toolbox.has_hooks:
+        if setup_of(agent).toolbox.has_hooks:
             await deps.make()  # hooks run before a call begins
         around = self._world.around(agent, turn, deps, self._beginnings.opened_at)
         driver = TurnDriver(turn, begun.records, where, self._owned, around)
@@ -470,7 +470,7 @@ class SessionHost(DrivingHost[TurnDriver]):
         try:
             ended = await driver.run()
             if ended is not None:
-                self._shared.results.deliver(TurnResult.of(ended, last_answer(driver.records), agent.output_as))
+                self._shared.results.deliver(turn_result(ended, last_answer(driver.records), setup_of(agent).output_as))
             self._shared.texts.over(self.stream)
         finally:
             self._live.turn_is_over()

@@ -17,6 +17,7 @@ from perdure.errors import Error
 from perdure.ids import StreamId, Tenant, TurnId, stream_names
 from perdure.processes.registration import EXTERNAL, owner_of
 from perdure.processes.triggers import OWNER as TRIGGERS
+from perdure.runtime.agent import setup_of
 from perdure.runtime.schedules.schedule_host import OWNER as SCHEDULES
 from perdure.runtime.shared import Shared
 from perdure.runtime.work import queue_caps
@@ -52,7 +53,7 @@ class Worker:
         self._recent: dict[Tenant, None] = {}
         self._line: deque[StreamId] = deque()
         self._line_until = 0.0
-        self._known = {name: agent.place for name, agent in shared.agents.items()}
+        self._known = {name: setup_of(agent).place for name, agent in shared.agents.items()}
         self._known |= {owner_of(name): code.place for name, code in shared.processes.items()}
         self._known |= {owner_of(EXTERNAL): Placement(), SCHEDULES: Placement(), TRIGGERS: Placement()}
         self.stream_pool = StreamPool(shared, on_room=self._awake.set)
