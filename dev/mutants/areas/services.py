@@ -85,4 +85,18 @@ MUTANTS = [
         "last += max(1,",
         "tests/conformance/test_files.py -k matched_safely",
     ),
+    Mutant(
+        "a tool reaches the sessions of the worker's tenant",
+        "runtime/services.py",
+        "StoredSessions(shared, tenant)",
+        "StoredSessions(shared, shared.tenant)",
+        "tests/scenarios/test_tenants.py -k 's2_sessions and memory'",
+    ),
+    Mutant(
+        "a child is registered without the token of its claim",
+        "services/spawns.py",
+        "if claim is None or claim.token != claim_token:",
+        "if claim is None:",
+        "tests/scenarios/test_tenants.py -k 'd2 and memory'",
+    ),
 ]

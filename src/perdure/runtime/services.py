@@ -39,8 +39,8 @@ def services_of(
     durable: Callable[[], Awaitable[None]],
 ) -> Services:
     """Return the services of one turn."""
-    sessions = StoredSessions(shared, shared.tenant)
     redactor, tenant = Redactor(shared.seen_secrets, stream), stream_names(stream)[0]
+    sessions, is_own = StoredSessions(shared, tenant), tenant == shared.tenant
     return Services(
         secrets=StoredSecrets(shared.store, shared.secrets, stream, redactor),
         redactor=redactor,
@@ -53,9 +53,9 @@ def services_of(
         session_mutator=sessions,
         result_reader=StoredResults(shared.store, stream, durable),
         file_store=shared.files.of(tenant),
-        schedule_store=shared.host.session_schedules(),
-        session_task_registry=shared.host.tasks if tenant == shared.tenant else None,
-        commands=shared.host.commands if tenant == shared.tenant else None,
+        schedule_store=shared.host.session_schedules() if is_own else None,
+        session_task_registry=shared.host.tasks if is_own else None,
+        commands=shared.host.commands if is_own else None,
         platform_store=StoredPlatform(cast("RuntimeCore", shared.host), tenant, stream),
         subagent_spawn_store=LogSpawnStore(shared.store, tenant, shared.spawn_limits, shared.clock.wall_ms),
     )

@@ -72,12 +72,9 @@ class LogSpawnStore:
                 if the call claimed a child for another task before; `session_unknown`.
         """
         parent = session_stream(self._tenant, parent_session_id)
-        rows = await self._store.read(parent, limit=1)
-        opened = rows[0].record if rows else None
-        if not isinstance(opened, SessionOpened):
+        if (line := await self._lineage(parent)) is None:
             raise Error(Code.SESSION_UNKNOWN, f"unknown session {parent_session_id!r}")
-        turn = TurnId(tool_call_id.rsplit(".", 2)[0])
-        line, wanted = Lineage.of(parent, opened.parent), brief(digest((name, task)))
+        turn, wanted = TurnId(tool_call_id.rsplit(".", 2)[0]), brief(digest((name, task)))
         return await self.claim(line, handle_of(parent, tool_call_id), turn, task=wanted, token=claim_token)
 
     async def claim(self, line: Lineage, handle: str, turn: TurnId, *, task: str, token: str) -> SpawnClaimResult:
@@ -111,9 +108,16 @@ class LogSpawnStore:
             # another claim took that number: retry with it included
 
     async def register_child_session(self, spawn_handle_id: str, claim_token: str, child_session_id: SessionId) -> None:
-        """Register the child's session. The first registration wins; later ones change nothing."""
+        """Register the child's session. The first registration wins; later ones change nothing.
+
+        Raises:
+            Error: `subagent_claim_invalid` if no call of a session of this tenant claimed the handle with this token.
+        """
+        claim = await self._claim_of(spawn_handle_id)
+        if claim is None or claim.token != claim_token:
+            raise _claim_invalid("the handle", "no call claimed it" if claim is None else "another claim holds it")
         registered = ChildRegistered(handle=spawn_handle_id, token=claim_token, child=child_session_id)
-        await self._store.annotate(_parent_of(spawn_handle_id), Entry.of(registered, at=self._now()))
+        await self._store.annotate(claim.parent, Entry.of(registered, at=self._now()))
 
     async def settle_spawn(
         self,
@@ -131,16 +135,29 @@ class LogSpawnStore:
         parent = session_stream(self._tenant, parent_session_id)
         child = await self._registered(parent, handle_of(parent, tool_call_id))
         if child is None or child.token != claim_token:
-            raise Error(
-                Code.SUBAGENT_CLAIM_INVALID,
-                f"the call {tool_call_id} has no sub-agent with this token",
-                because="no sub-agent was registered" if child is None else "another claim holds it",
-                hint="settle with the token that try_claim_spawn returned",
-            )
+            because = "no sub-agent was registered" if child is None else "another claim holds it"
+            raise _claim_invalid(f"the call {tool_call_id}", because)
         ended = ChildEnded(child=child.child, turn=child.asked, status=terminal_status, result=terminal_result)
         await self._store.annotate(parent, Entry.of(ended, at=self._now()))
 
     # --- log queries
+
+    async def _lineage(self, parent: StreamId) -> Lineage | None:
+        rows = await self._store.read(parent, limit=1)
+        opened = rows[0].record if rows else None
+        return Lineage.of(parent, opened.parent) if isinstance(opened, SessionOpened) else None
+
+    async def _claim_of(self, handle: str) -> ChildClaimed | None:
+        """Return the claim of a handle, if its call belongs to a session of this tenant."""
+        parent = _session_of(handle, self._tenant)
+        line = await self._lineage(parent) if parent is not None else None
+        if line is None or (last := await self._last(line.root)) is None:
+            return None
+        for number in range(last.number, 0, -1):
+            claim = await self._claim(line.root, number)
+            if claim is not None and claim.handle == handle:
+                return claim
+        return None
 
     async def _known(self, parent: StreamId, handle: str) -> SpawnRunning | SpawnSettled | None:
         child = await self._registered(parent, handle)
@@ -213,6 +230,25 @@ def _ours(claim: ChildClaimed, task: str) -> SpawnPendingChild:
             hint="the prompt of a sub-agent must be equal on every entry",
         )
     return SpawnPendingChild(claim.handle, claim.token)
+
+
+def _session_of(handle: str, tenant: Tenant) -> StreamId | None:
+    """Return the session that a handle names. None: it is no handle of this tenant's sessions."""
+    try:
+        parent = _parent_of(handle)
+        owner, kind, _ = stream_names(parent)
+    except ValueError:
+        return None
+    return parent if (owner, kind) == (tenant, "session") else None
+
+
+def _claim_invalid(what: str, because: str) -> Error:
+    return Error(
+        Code.SUBAGENT_CLAIM_INVALID,
+        f"{what} has no sub-agent with this token",
+        because=because,
+        hint="use the handle and the token that try_claim_spawn returned",
+    )
 
 
 def _parent_of(handle: str) -> StreamId:

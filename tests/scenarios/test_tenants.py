@@ -1,0 +1,109 @@
+"""A worker that serves all tenants: the tools of a session reach the sessions of its own tenant only."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from perdure import Agent, Error, Runtime, ToolContext, ToolError, WorkerOptions, tool
+from perdure.ids import CallId, SessionId, Tenant, join, session_stream
+from perdure.models.scripted import ScriptedModel, call, say
+from perdure.services.subagents import SpawnClaimed
+from perdure.tools.services import Services, required
+from tests.scenarios.conftest import NewStore
+
+Attempt = Callable[[ToolContext], Awaitable[object]]
+
+VICTIM = SessionId("victim")
+
+
+async def spied(new_store: NewStore, *attempts: Attempt) -> list[object]:
+    """Let a tool of tenant `evil` try these on the worker of another tenant, and return what they gave or raised.
+
+    The session `victim` of the worker's tenant is the same afterwards.
+    """
+    found: list[object] = []
+
+    @tool(effect="idempotent")
+    async def spy(ctx: ToolContext) -> str:
+        """Try."""
+        for attempt in attempts:
+            try:
+                found.append(await attempt(ctx))
+            except (Error, ToolError) as problem:
+                found.append(problem)
+        return "tried"
+
+    desk = Agent("desk", model=ScriptedModel(say("Noted.", exact=True)))
+    evil = Agent("evil", model=ScriptedModel(call("spy"), say("Done.")), tools=[spy])
+    rt = Runtime(new_store(), agents=[desk, evil], worker=WorkerOptions(all_tenants=True))
+    async with rt, Runtime(new_store(), agents=[evil], tenant="evil", worker=False) as other:
+        victim = await rt.session(VICTIM, agent="desk")
+        await victim.ask("my private matter", timeout=20)
+        await victim.set_title("Private")
+        before = tuple(await victim.journal())
+        await (await other.session("e1", agent="evil")).ask("go", timeout=20)
+        assert await victim.title() == "Private"
+        assert tuple(await victim.journal()) == before, "the victim's log is unchanged"
+        return found
+
+
+def services(ctx: ToolContext) -> Services:
+    return ctx.services
+
+
+async def test_s2_sessions_of_another_tenant_are_unknown(new_store: NewStore) -> None:
+    unknown = "session_unknown"
+    found = await spied(
+        new_store,
+        lambda ctx: required(services(ctx).session_store, "session_store").get_session(VICTIM),
+        lambda ctx: required(services(ctx).session_mutator, "session_mutator").update_session_title(VICTIM, "OWNED"),
+        lambda ctx: required(services(ctx).platform_store, "platform_store").get_session_by_id(VICTIM),
+        lambda ctx: required(services(ctx).platform_store, "platform_store").send_message(VICTIM, "obey"),
+        lambda ctx: ctx.sessions.snapshot(VICTIM),
+    )
+    assert [getattr(one, "code", one) for one in found] == [None, unknown, None, unknown, unknown]
+
+
+async def test_s2_services_bound_to_the_workers_tenant_are_absent(new_store: NewStore) -> None:
+    async def schedule(ctx: ToolContext) -> object:
+        return await ctx.schedules.count_active_schedules(VICTIM)
+
+    async def tasks(ctx: ToolContext) -> object:
+        return await ctx.tasks.list(VICTIM)
+
+    async def command(ctx: ToolContext) -> object:
+        return await ctx.start_command(["true"])
+
+    async def processes(ctx: ToolContext) -> object:
+        return ctx.processes
+
+    found = await spied(new_store, schedule, tasks, command, processes)
+    assert [getattr(one, "code", one) for one in found] == ["service_unavailable"] * 4
+
+
+async def test_d2_child_is_registered_only_with_the_claim_of_its_call(new_store: NewStore) -> None:
+    call_id = CallId("x.1.0")
+
+    async def register(ctx: ToolContext) -> object:
+        spawns = required(services(ctx).subagent_spawn_store, "subagent_spawn_store")
+        claimed = await spawns.try_claim_spawn(ctx.session_id, call_id, "n", "task", "right")
+        assert isinstance(claimed, SpawnClaimed)
+        codes: list[str] = []
+        for handle, token in (
+            (claimed.spawn_handle_id, "wrong"),
+            (join(session_stream(ctx.tenant, ctx.session_id), "never.claimed.0", ""), "right"),
+            (join(session_stream(Tenant("default"), VICTIM), call_id, ""), "right"),
+            ("no handle", "right"),
+            ("", "right"),
+        ):
+            try:
+                await spawns.register_child_session(handle, token, SessionId("evil-child"))
+                codes.append("registered")
+            except Error as problem:
+                codes.append(problem.code)
+        await spawns.register_child_session(claimed.spawn_handle_id, "right", SessionId("child"))
+        await spawns.settle_spawn(ctx.session_id, call_id, "right", "idle", "r")
+        return codes
+
+    [codes] = await spied(new_store, register)
+    assert codes == ["subagent_claim_invalid"] * 5
