@@ -66,6 +66,7 @@ def kill_while_it_charges(folder: Path, sig: signal.Signals, *, whom: str) -> Ra
     return Ran(demo.returncode, seen + out, err)
 
 
+@pytest.mark.slow
 def test_the_charge_is_made_once_although_its_worker_was_killed(tmp_path: Path) -> None:
     killed = kill_while_it_charges(tmp_path, signal.SIGKILL, whom="worker")
     assert killed.code == 1, killed.err
