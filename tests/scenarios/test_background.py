@@ -15,6 +15,7 @@ from perdure.compat.seeds import with_services
 from perdure.ids import CallId, SessionId, TurnId
 from perdure.models.scripted import ScriptedModel, Step, call, calls, say
 from perdure.runtime.internals import core_of, ref_of
+from perdure.runtime.schedules.schedules import StoredSchedules
 from perdure.services.background import BackgroundEventSink, BackgroundOutcome, BackgroundProgress
 from perdure.services.tasks import (
     CreateSessionTask,
@@ -496,7 +497,7 @@ async def test_spawn_background_can_create_scheduled_monitor(house: House) -> No
     assert (value["cron_expression"], value["timezone"]) == ("*/10 * * * *", "America/Chicago")
     assert (value["schedule_type"], value["scheduled_at"]) == ("recurring", None)
     assert value["next_trigger_at"].endswith("Z")
-    (made,) = await core_of(rt).session_schedules().list_schedules(SessionId("s"))
+    (made,) = await StoredSchedules(core_of(rt)).list_schedules(SessionId("s"))
     assert made.cron_expression == "*/10 * * * *"
     assert made.description.startswith("Monitor: Watch PR 1319\n\nThis scheduled monitor fired.")
     assert '"summary": "Background complete"' in made.description
@@ -514,10 +515,10 @@ async def test_cancelling_a_monitor_disables_its_schedule(house: House) -> None:
     ctx = with_services(
         tool_context("cancel_task", session_id="s"),
         session_task_registry=rt.tasks,
-        schedule_store=core_of(rt).session_schedules(),
+        schedule_store=StoredSchedules(core_of(rt)),
     )
     assert (await cancel_task(ctx, value["task_id"]))["cancel_requested"] is True
-    assert await core_of(rt).session_schedules().count_active_schedules(SessionId("s")) == 0
+    assert await StoredSchedules(core_of(rt)).count_active_schedules(SessionId("s")) == 0
     assert (await over(rt, value["task_id"])).state == "canceled"
     assert (await cancel_task(ctx, value["task_id"]))["cancel_requested"] is False
 

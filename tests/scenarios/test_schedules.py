@@ -17,7 +17,7 @@ from perdure.ids import SessionId, StreamId, trigger_stream
 from perdure.models.scripted import ScriptedModel, say
 from perdure.runtime.clock import SystemClock
 from perdure.runtime.internals import core_of, ref_of
-from perdure.runtime.schedules.schedules import ScheduleHandle
+from perdure.runtime.schedules.schedules import ScheduleHandle, StoredSchedules
 from perdure.store.protocol import Store
 from perdure.store.shapes import Intervened
 from perdure.tools.errors import ToolError
@@ -337,7 +337,7 @@ async def test_invalid_schedule_is_refused_and_not_created(
 async def test_tools_make_and_cancel_the_schedules_of_their_session(office: Office) -> None:
     rt = await office.open()
     await (await rt.session("s", agent="a")).ask("hello")
-    store, session = core_of(rt).session_schedules(), SessionId("s")
+    store, session = StoredSchedules(core_of(rt)), SessionId("s")
     made = await store.create_schedule(session, "look again", cron_expression="0 9 * * *", timezone="Europe/Berlin")
     assert (made.schedule_type, made.enabled, made.trigger_count, made.scheduled_at) == ("recurring", True, 0, None)
     assert made.next_trigger_at == datetime(2026, 11, 3, 8, tzinfo=UTC)

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from perdure import Agent, Error, Runtime, ToolContext, ToolError, WorkerOptions, tool
+from perdure import Agent, Error, ProcessContext, Runtime, ToolContext, ToolError, WorkerOptions, process, tool
 from perdure.ids import CallId, SessionId, Tenant, join, session_stream
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.services.subagents import SpawnClaimed
+from perdure.services.tasks import CreateSessionTask
 from perdure.tools.services import Services, required
 from tests.scenarios.conftest import NewStore
+
+
+@process
+async def greet(ctx: ProcessContext, name: str) -> str:
+    """Greet."""
+    return f"Hello, {name}."
+
 
 Attempt = Callable[[ToolContext], Awaitable[object]]
 
@@ -35,8 +43,9 @@ async def spied(new_store: NewStore, *attempts: Attempt) -> list[object]:
 
     desk = Agent("desk", model=ScriptedModel(say("Noted.", exact=True)))
     evil = Agent("evil", model=ScriptedModel(call("spy"), say("Done.")), tools=[spy])
-    rt = Runtime(new_store(), agents=[desk, evil], worker=WorkerOptions(all_tenants=True))
+    rt = Runtime(new_store(), agents=[desk, evil], processes=[greet], worker=WorkerOptions(all_tenants=True))
     async with rt, Runtime(new_store(), agents=[evil], tenant="evil", worker=False) as other:
+        rt.triggers.declare("mail.received")
         victim = await rt.session(VICTIM, agent="desk")
         await victim.ask("my private matter", timeout=20)
         await victim.set_title("Private")
@@ -64,21 +73,33 @@ async def test_s2_sessions_of_another_tenant_are_unknown(new_store: NewStore) ->
     assert [getattr(one, "code", one) for one in found] == [None, unknown, None, unknown, unknown]
 
 
-async def test_s2_services_bound_to_the_workers_tenant_are_absent(new_store: NewStore) -> None:
+async def test_s2_services_write_for_the_tenant_of_the_session(new_store: NewStore) -> None:
     async def schedule(ctx: ToolContext) -> object:
-        return await ctx.schedules.count_active_schedules(VICTIM)
+        return await ctx.schedules.create_schedule(ctx.session_id, "Report.", cron_expression="0 0 1 1 *")
 
-    async def tasks(ctx: ToolContext) -> object:
-        return await ctx.tasks.list(VICTIM)
+    async def task(ctx: ToolContext) -> object:
+        return await ctx.tasks.create(
+            CreateSessionTask(session_id=ctx.session_id, id="t", kind="monitor", display_name="Watch")
+        )
 
     async def command(ctx: ToolContext) -> object:
-        return await ctx.start_command(["true"])
+        return await (await ctx.start_command(["true"], notify=False)).result(timeout=20)
 
-    async def processes(ctx: ToolContext) -> object:
-        return ctx.processes
+    async def started(ctx: ToolContext) -> object:
+        return await ctx.processes.start(greet, "Ann", id="p")
 
-    found = await spied(new_store, schedule, tasks, command, processes)
-    assert [getattr(one, "code", one) for one in found] == ["service_unavailable"] * 4
+    async def subscribed(ctx: ToolContext) -> object:
+        return await ctx.triggers.subscribe("mail.received", greet, key="k")
+
+    attempts = (schedule, task, command, started, subscribed)
+    found = await spied(new_store, *attempts)
+    assert not [one for one in found if isinstance(one, Error | ToolError)], found
+    store = new_store()
+    await store.open()
+    for kind, names in (("schedule", 1), ("process", 3), ("trigger", 1)):
+        assert len(await store.streams(tenant=Tenant("evil"), kind=kind, limit=10)) == names, kind
+        assert not await store.streams(tenant=Tenant("default"), kind=kind, limit=10), kind
+    await store.close()
 
 
 async def test_d2_child_is_registered_only_with_the_claim_of_its_call(new_store: NewStore) -> None:

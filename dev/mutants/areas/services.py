@@ -99,4 +99,18 @@ MUTANTS = [
         "if claim is None:",
         "tests/scenarios/test_tenants.py -k 'd2 and memory'",
     ),
+    Mutant(
+        "a tool's services are those of the worker's tenant",
+        "runtime/services.py",
+        'cast("RuntimeCore", shared.host.of(tenant))',
+        'cast("RuntimeCore", shared.host)',
+        "tests/scenarios/test_tenants.py -k 's2_services and memory'",
+    ),
+    Mutant(
+        "a claim is written into another tenant's session",
+        "services/spawns.py",
+        "!= {self._tenant}:",
+        "== set():",
+        "tests/scenarios/test_tenant_matrix.py -k 'no_service and memory'",
+    ),
 ]

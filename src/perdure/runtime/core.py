@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import os
 from collections.abc import Collection, Iterable
 
@@ -28,7 +29,7 @@ from perdure.runtime.processes.admin import Processes
 from perdure.runtime.processes.function import ProcessCode, by_definition
 from perdure.runtime.processes.handle import ProcessHandle
 from perdure.runtime.readable import Readable
-from perdure.runtime.schedules.schedules import Schedules, StoredSchedules
+from perdure.runtime.schedules.schedules import Schedules
 from perdure.runtime.sessions import answers
 from perdure.runtime.sessions.approvals import Approvals
 from perdure.runtime.sessions.editing import checked_tag
@@ -70,14 +71,13 @@ class RuntimeCore:
         options = options or RuntimeOptions()
         self.clock = options.clock
         bare = _store(store, self.clock, lease_ms=int(options.lease_s * 1000))
-        self.tenant = Tenant(check_id(tenant, what="the tenant"))
-        self.store = encoded(bare, payload_codec, self.tenant) if payload_codec is not None else bare
+        own = Tenant(check_id(tenant, what="the tenant"))
+        self.store = encoded(bare, payload_codec, own) if payload_codec is not None else bare
         self.payload_codec = payload_codec
         self._readable = Readable(self.store)
         self.agents = by_name(agents)
         self.files = Files(file_system, self.store, self.clock, seeds_of(self.agents, self.store, self._readable))
         self.models = Models(model_sources, self.agents)
-        self.partial_streams = self.models.sources.partial_streams or StoredPartialStreams(self.store, self.tenant)
         self.given_processes = tuple(processes)
         self.background = RunningTasks(self._serves)
         self.process_limits = options.processes
@@ -87,20 +87,14 @@ class RuntimeCore:
             self, root.absolute(), check_id(options.host, what="the host"), limit=options.max_commands
         )
         self.definitions = by_definition((*self.given_processes, *runs, self.command_code))
-        self.tasks = StoredTasks(self)
-        self.commands = RuntimeCommands(self)
         self.hub = Hub()
         self.texts = LiveTexts(self.store.live, self.clock)
         self.sources = Sources(self.store, self.hub, self.texts)
         self.results = Results()
         self.secrets = Secrets(self.store)
         self.seen_secrets: dict[StreamId, tuple[str, ...]] = {}
-        self.approvals = Approvals(self)
-        self.schedules = Schedules(self)
-        self.processes = Processes(self)
-        self.triggers = Triggers(self, self.tenant)
+        self._bind(own)
         self.worker_id = WorkerId(short_id("w", self.clock.wall_ms()))
-        self.worker: Worker | None = None
         self.work = worker if isinstance(worker, WorkerOptions) else WorkerOptions()
         self.wants_worker = worker is not False
         if self.work.all_tenants and payload_codec is not None:
@@ -113,6 +107,35 @@ class RuntimeCore:
         self.deps = deps
         self.options = options
         self._lifetime = Lifetime(self, options, deps)
+
+    def _bind(self, tenant: Tenant) -> None:
+        """Make the services of a tenant. Everything else serves all tenants."""
+        self.tenant = tenant
+        self.partial_streams = self.models.sources.partial_streams or StoredPartialStreams(self.store, tenant)
+        self.tasks = StoredTasks(self)
+        self.commands = RuntimeCommands(self)
+        self.approvals = Approvals(self)
+        self.schedules = Schedules(self)
+        self.processes = Processes(self)
+        self.triggers = Triggers(self)
+
+    def of(self, tenant: Tenant) -> RuntimeCore:
+        """Return this core for a tenant that its worker serves: the same store, worker and observers, other services.
+
+        The catalog of triggers and the policy for cancel requests are the application's, and the same for all tenants.
+        """
+        if tenant == self.tenant:
+            return self
+        other = copy.copy(self)
+        other._bind(tenant)
+        other.triggers.catalog = self.triggers.catalog
+        other.processes.cancel_ability = self.processes.cancel_ability
+        return other
+
+    @property
+    def worker(self) -> Worker | None:
+        """The worker, while the runtime is open with one."""
+        return self._lifetime.worker
 
     # --- life
 
@@ -262,10 +285,6 @@ class RuntimeCore:
         """Notify the worker that a stream has new work, with its turn if it was claimed together."""
         if self.worker:
             self.worker.notify(stream, claim, turn)
-
-    def session_schedules(self) -> StoredSchedules:
-        """Return the schedule store of its sessions, for tools."""
-        return StoredSchedules(self)
 
     def notify_streams(self, streams: Collection[StreamId]) -> None:
         """Notify local hosts and observers that the inboxes of these streams have new items. The store notifies other

@@ -52,13 +52,14 @@ class Lifetime:
         self._connected = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
         self._pid = 0
+        self.worker: Worker | None = None
         self._state: Literal["new", "open", "draining", "closed"] = "new"
 
     @property
     def ready(self) -> bool:
         """True if the runtime is open, not draining, and the lease of its worker is live."""
         rt = self._rt
-        return self._state == "open" and rt.worker is not None and rt.store.lease_live(rt.worker_id)
+        return self._state == "open" and self.worker is not None and rt.store.lease_live(rt.worker_id)
 
     def check_usable(self) -> None:
         """Raise if the runtime is closed, not open yet, or inherited through a fork."""
@@ -117,7 +118,7 @@ class Lifetime:
             concurrency=work.concurrency,
             queues=work.served,
         )
-        worker = rt.worker = Worker(self._shared(), renew_s=self._tuning.lease_s * 0.3)
+        worker = self.worker = Worker(self._shared(), renew_s=self._tuning.lease_s * 0.3)
         rt.background.has_capacity = worker.stream_pool.has_capacity
         self._tasks.append(asyncio.create_task(worker.run(), name="perdure:worker"))
 
@@ -161,8 +162,8 @@ class Lifetime:
             began = loop.time()
             try:
                 version = await rt.store.version()
-                if version != last and rt.worker:
-                    rt.worker.changed()
+                if version != last and self.worker:
+                    self.worker.changed()
                 if version != last or began > look_by:
                     await movements.poll()
                     look_by = began + SAFETY_LOOK_S
@@ -189,8 +190,8 @@ class Lifetime:
             ending.push_async_callback(self._connected.aclose)
             ending.callback(self._threads.close)
             ending.callback(rt.command_code.close)
-            if rt.worker:
-                ending.push_async_callback(self._retire, rt.worker)
+            if self.worker:
+                ending.push_async_callback(self._retire, self.worker)
             ending.push_async_callback(self._stop_tasks)
             try:
                 await self._drain(self._tuning.drain_s, retiring=True)
@@ -202,9 +203,9 @@ class Lifetime:
         await self._drain(self._tuning.drain_s if timeout_s is None else timeout_s, retiring=False)
 
     async def _drain(self, timeout_s: float, *, retiring: bool) -> None:
-        if self._rt.worker and self._state == "open":
+        if self.worker and self._state == "open":
             self._state = "draining"
-            await self._rt.worker.drain(timeout_s, retiring=retiring)
+            await self.worker.drain(timeout_s, retiring=retiring)
 
     async def _retire(self, worker: Worker) -> None:
         """Deregister the worker, and record whether interrupted calls or threads may still act while this process
@@ -215,8 +216,8 @@ class Lifetime:
 
     async def _stop_tasks(self) -> None:
         self._rt.hub.close()
-        if self._rt.worker:
-            self._rt.worker.stream_pool.abort()
+        if self.worker:
+            self.worker.stream_pool.abort()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -10,6 +10,7 @@ from perdure.errors import Code, Error
 from perdure.ids import CallId, SessionId, StreamId, Tenant, TurnId, session_stream, stream_names
 from perdure.runtime.agent import Agent, setup_of
 from perdure.runtime.platform import StoredPlatform, info_of
+from perdure.runtime.schedules.schedules import StoredSchedules
 from perdure.runtime.secret_store import StoredSecrets
 from perdure.runtime.sessions.editing import checked_title, set_title
 from perdure.runtime.shared import Shared
@@ -40,7 +41,7 @@ def services_of(
 ) -> Services:
     """Return the services of one turn."""
     redactor, tenant = Redactor(shared.seen_secrets, stream), stream_names(stream)[0]
-    sessions, is_own = StoredSessions(shared, tenant), tenant == shared.tenant
+    sessions, core = StoredSessions(shared, tenant), cast("RuntimeCore", shared.host.of(tenant))
     return Services(
         secrets=StoredSecrets(shared.store, shared.secrets, stream, redactor),
         redactor=redactor,
@@ -53,10 +54,10 @@ def services_of(
         session_mutator=sessions,
         result_reader=StoredResults(shared.store, stream, durable),
         file_store=shared.files.of(tenant),
-        schedule_store=shared.host.session_schedules() if is_own else None,
-        session_task_registry=shared.host.tasks if is_own else None,
-        commands=shared.host.commands if is_own else None,
-        platform_store=StoredPlatform(cast("RuntimeCore", shared.host), tenant, stream),
+        schedule_store=StoredSchedules(core),
+        session_task_registry=core.tasks,
+        commands=core.commands,
+        platform_store=StoredPlatform(core, tenant, stream),
         subagent_spawn_store=LogSpawnStore(shared.store, tenant, shared.spawn_limits, shared.clock.wall_ms),
     )
 

@@ -21,10 +21,7 @@ from perdure.runtime.processes.function import ProcessCode
 from perdure.runtime.work import WorkerOptions
 from perdure.runtime.worker.lounge import Lounge
 from perdure.runtime.worker.permits import Permits
-from perdure.services.commands import Commands
-from perdure.services.schedules import SessionScheduleStore
 from perdure.services.spawns import SpawnLimits
-from perdure.services.tasks import SessionTaskRegistry
 from perdure.store.protocol import Store
 from perdure.tools.execute import ToolThreads
 from perdure.tools.outputs import Output, OutputProblem, plain
@@ -36,7 +33,6 @@ from perdure.vocab.usage import Usage
 if TYPE_CHECKING:
     from perdure.runtime.models import Models
     from perdure.runtime.sessions.session import Session
-    from perdure.runtime.triggers.triggers import Triggers
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,14 +204,8 @@ class Crowd:
 class RuntimePort(Protocol):
     """The runtime, as its worker and services use it."""
 
-    @property
-    def tasks(self) -> SessionTaskRegistry:
-        """The tasks of its sessions."""
-        ...
-
-    @property
-    def commands(self) -> Commands:
-        """The client through which tools start commands of the operating system."""
+    def of(self, tenant: Tenant) -> RuntimePort:
+        """Return the runtime for a tenant that its worker serves, with services of that tenant."""
         ...
 
     @property
@@ -223,17 +213,8 @@ class RuntimePort(Protocol):
         """The models of the runtime."""
         ...
 
-    @property
-    def triggers(self) -> Triggers:
-        """Trigger client: emit occurrences, manage subscriptions."""
-        ...
-
     def get_session(self, id: str, *, tenant: str | None = None) -> Session:
         """Return a handle to an existing session without a lookup. The first operation fails if it does not exist."""
-        ...
-
-    def session_schedules(self) -> SessionScheduleStore:
-        """Return the schedule store of its sessions, for tools."""
         ...
 
     def notify_all(self) -> None:

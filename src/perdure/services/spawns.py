@@ -78,8 +78,14 @@ class LogSpawnStore:
         return await self.claim(line, handle_of(parent, tool_call_id), turn, task=wanted, token=claim_token)
 
     async def claim(self, line: Lineage, handle: str, turn: TurnId, *, task: str, token: str) -> SpawnClaimResult:
-        """Claim the child of `handle`, for a turn of its parent."""
+        """Claim the child of `handle`, for a turn of its parent.
+
+        Raises:
+            Error: as `try_claim_spawn`; `subagent_claim_invalid` for a stream of another tenant.
+        """
         parent = _parent_of(handle)
+        if {stream_names(parent)[0], stream_names(line.root)[0]} != {self._tenant}:
+            raise _claim_invalid("the handle", "its session belongs to another tenant")
         if (known := await self._known(parent, handle)) is not None:
             return known
         if line.depth >= self._limits.depth:

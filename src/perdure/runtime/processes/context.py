@@ -192,7 +192,7 @@ class ProcessContext(DurableOps):
             durable=body.controller.ledger.durable,
             report=lambda _: None,
         )
-        return TriggersClient(self._call.runtime.triggers.of(self.tenant), by, body)
+        return TriggersClient(self._call.runtime.triggers, by, body)
 
     async def start(
         self, process: ProcessFunction | str, /, *args: object, id: str | None = None, **kwargs: object

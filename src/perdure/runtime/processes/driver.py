@@ -281,7 +281,7 @@ class ProcessDriver:
                 body=entry.body,
                 current_view=lambda: self.record,
                 driver=self,
-                runtime=cast("RuntimeCore", self._shared.host),
+                runtime=cast("RuntimeCore", self._shared.host.of(self._scope.tenant)),
                 deps=given,
                 redactor=Redactor(self._shared.seen_secrets, self._owned.stream),
             ),

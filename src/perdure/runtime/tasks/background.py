@@ -202,7 +202,7 @@ class BackgroundCode:
             else _first_run(ctx.process_id, task)
         )
         self.last[ctx.process_id] = run
-        sink = Sink(self.host, ctx.tenant, ctx.process_id, task, run)
+        sink = Sink(self.host.of(ctx.tenant), ctx.tenant, ctx.process_id, task, run)
         await sink.update(
             SessionTaskUpdate(
                 state_detail=REATTACHING if again else STARTING,
@@ -232,15 +232,15 @@ class BackgroundCode:
         return executor
 
     def _context(self, ctx: ProcessContext, task: CreateSessionTask, name: str) -> ToolContext[object]:
-        wiring = wiring_of(ctx)
+        wiring, core = wiring_of(ctx), self.host.of(ctx.tenant)
         services = Services(
             locale=self.agent.locale,
             tool_registry=setup_of(self.agent).toolbox.registry,
             file_store=self.host.files.of(ctx.tenant),
-            session_task_registry=self.host.tasks if ctx.tenant == self.host.tenant else None,
+            session_task_registry=core.tasks,
             redactor=Redactor(self.host.seen_secrets, session_stream(ctx.tenant, task.session_id)),
-            commands=self.host.commands if ctx.tenant == self.host.tenant else None,
-            platform_store=StoredPlatform(self.host, ctx.tenant),
+            commands=core.commands,
+            platform_store=StoredPlatform(core, ctx.tenant),
         )
         return ToolContext(
             session_id=task.session_id,

@@ -137,4 +137,4 @@ def client_of_call(
         return site.counted[join(ctx.idempotency_key, source_type)]
 
     by = Spokesman(ctx.idempotency_key, mine, mine, origin.services.redactor, nth, durable, site.triggers.append)
-    return TriggersClient(triggers.of(ctx.tenant), by, origin.body)
+    return TriggersClient(triggers, by, origin.body)

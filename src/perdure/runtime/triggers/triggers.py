@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from perdure.codec import Json, to_json
 from perdure.errors import Code, Error
-from perdure.ids import Seq, StreamId, Tenant, check_id, split, trigger_stream
+from perdure.ids import Seq, StreamId, check_id, split, stream_names, trigger_stream
 from perdure.inbox.admit import Admitted, Conflict, Delivery
 from perdure.inbox.items import Occurrence, Wake
 from perdure.processes.registration import stream_of
@@ -126,16 +126,10 @@ class Source:
 class Triggers:
     """Trigger client of a tenant: `rt.triggers`."""
 
-    def __init__(self, runtime: RuntimeCore, tenant: Tenant) -> None:
+    def __init__(self, runtime: RuntimeCore) -> None:
         self._runtime = runtime
-        self._tenant = tenant
+        self._tenant = runtime.tenant
         self.catalog: dict[str, TriggerEvent] = {}
-
-    def of(self, tenant: Tenant) -> Triggers:
-        """Return the triggers of another tenant that this worker serves, with the same catalog."""
-        other = Triggers(self._runtime, tenant)
-        other.catalog = self.catalog
-        return other
 
     # --- event types
 
@@ -205,6 +199,7 @@ class Triggers:
 
     async def settled(self, stream: StreamId, occurrence: str, reserved: TriggerDelivery) -> TriggerDelivery:
         """Return a delivery with its outcome: the process exists, or the reason why not."""
+        self._check_own(stream)
         if reserved.failed is not None:
             return reserved
         store = self._runtime.store
@@ -287,6 +282,7 @@ class Triggers:
 
     async def state(self, stream: StreamId) -> SourceState:
         """Return the state of a source: a fold of its log."""
+        self._check_own(stream)
         return await state_of(self._runtime.store, stream)
 
     async def source(self, source_type: str, source: str = "") -> Source:
@@ -298,12 +294,7 @@ class Triggers:
         stream = trigger_stream(self._tenant, source_type, source)
         info = await self._runtime.store.stream(stream)
         if info is None:
-            raise Error(
-                Code.TRIGGER_SOURCE_UNKNOWN,
-                f"unknown trigger source {source_type!r}" + (f" at {source!r}" if source else ""),
-                because="the source has no subscription and no occurrence",
-                hint="perdure triggers list",
-            )
+            raise _source_unknown(source_type, source)
         state = await self.state(stream)
         return Source(source_type, source, stream, state, info.updated_at, info.waiting_inputs)
 
@@ -321,6 +312,7 @@ class Triggers:
     async def occurrences(self, stream: StreamId, *, limit: int = 20) -> tuple[tuple[int, TriggerOccurred], ...]:
         """Return the last occurrences at a source, latest first, each with its time and the outcome
         of its deliveries."""
+        self._check_own(stream)
         check_limit(limit)
         found: list[tuple[int, TriggerOccurred]] = []
         async for at, record in self._backwards(stream):
@@ -329,6 +321,12 @@ class Triggers:
             if len(found) >= limit:
                 break
         return tuple(found)
+
+    def _check_own(self, stream: StreamId) -> None:
+        """Raise if a stream is no source of this tenant."""
+        tenant, kind, name = stream_names(stream)
+        if (tenant, kind) != (self._tenant, "trigger"):
+            raise _source_unknown(*split(name)[:2])
 
     async def _backwards(self, stream: StreamId) -> AsyncIterator[tuple[int, TriggerOccurred]]:
         info = await self._runtime.store.stream(stream)
@@ -342,6 +340,15 @@ class Triggers:
                 if isinstance(row.record, TriggerOccurred):
                     yield row.at, row.record
             until = after
+
+
+def _source_unknown(source_type: str, source: str = "") -> Error:
+    return Error(
+        Code.TRIGGER_SOURCE_UNKNOWN,
+        f"unknown trigger source {source_type!r}" + (f" at {source!r}" if source else ""),
+        because="the source has no subscription and no occurrence",
+        hint="perdure triggers list",
+    )
 
 
 def _invalid(what: str, *, because: str = "", hint: str = "") -> Error:

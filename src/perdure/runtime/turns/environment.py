@@ -160,7 +160,8 @@ class TurnEnvironment:
 
     def _clients(self, site: CallSite, agent: Agent) -> Clients:
         shared, stream = self._shared, self._stream
-        models = shared.host.models
+        core = cast("RuntimeCore", shared.host.of(stream_names(stream)[0]))
+        models = core.models
         model = models.of(agent, site.turn.composition.model)
 
         def dispatch(ctx: ToolContext[object]) -> DispatchClient:
@@ -180,10 +181,10 @@ class TurnEnvironment:
         local = RunLocal()
 
         def processes(ctx: ToolContext[object]) -> ProcessesClient:
-            return ProcessesClient(cast("RuntimeCore", shared.host), ctx, site, local)
+            return ProcessesClient(core, ctx, site, local)
 
         def triggers(ctx: ToolContext[object]) -> TriggersClient:
-            return client_of_call(shared.host.triggers, ctx, site, self._owned.durable)
+            return client_of_call(core.triggers, ctx, site, self._owned.durable)
 
         return Clients(
             triggers=triggers,
@@ -192,5 +193,5 @@ class TurnEnvironment:
             direct_completions=completions,
             programs=ProgramsClient(site, shared.store, stream, lambda: self._state().environment, self._fetch),
             dispatch=dispatch,
-            processes=processes if stream_names(stream)[0] == shared.tenant else None,
+            processes=processes,
         )
