@@ -109,7 +109,7 @@ MUTANTS = [
     Mutant(
         "a claim is written into another tenant's session",
         "services/spawns.py",
-        "!= {self._tenant}:",
+        "!= {(self._tenant,)}:",
         "== set():",
         "tests/scenarios/test_tenant_matrix.py -k 'no_service and memory'",
     ),

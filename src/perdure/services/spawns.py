@@ -84,7 +84,7 @@ class LogSpawnStore:
             Error: as `try_claim_spawn`; `subagent_claim_invalid` for a stream of another tenant.
         """
         parent = _parent_of(handle)
-        if {stream_names(parent)[0], stream_names(line.root)[0]} != {self._tenant}:
+        if {_names_of(parent)[:1], _names_of(line.root)[:1]} != {(self._tenant,)}:
             raise _claim_invalid("the handle", "its session belongs to another tenant")
         if (known := await self._known(parent, handle)) is not None:
             return known
@@ -155,8 +155,8 @@ class LogSpawnStore:
 
     async def _claim_of(self, handle: str) -> ChildClaimed | None:
         """Return the claim of a handle, if its call belongs to a session of this tenant."""
-        parent = _session_of(handle, self._tenant)
-        line = await self._lineage(parent) if parent is not None else None
+        parent = _parent_of(handle)
+        line = await self._lineage(parent) if _names_of(parent)[:2] == (self._tenant, "session") else None
         if line is None or (last := await self._last(line.root)) is None:
             return None
         for number in range(last.number, 0, -1):
@@ -238,14 +238,10 @@ def _ours(claim: ChildClaimed, task: str) -> SpawnPendingChild:
     return SpawnPendingChild(claim.handle, claim.token)
 
 
-def _session_of(handle: str, tenant: Tenant) -> StreamId | None:
-    """Return the session that a handle names. None: it is no handle of this tenant's sessions."""
-    try:
-        parent = _parent_of(handle)
-        owner, kind, _ = stream_names(parent)
-    except ValueError:
-        return None
-    return parent if (owner, kind) == (tenant, "session") else None
+def _names_of(stream: StreamId) -> tuple[str, ...]:
+    """Return tenant, kind and name of a stream, or nothing if the text names none."""
+    names = split(stream)
+    return tuple(names) if len(names) == 3 else ()
 
 
 def _claim_invalid(what: str, because: str) -> Error:
