@@ -41,6 +41,14 @@ def test_declaring_an_agent_loads_msgspec_only() -> None:
     assert third_party(loaded_by(code)) <= {"perdure", "msgspec", "typing_extensions"}
 
 
+def test_importing_the_public_names_loads_no_worker() -> None:
+    code = "import sys\nfrom perdure import Agent, Runtime, tool\nprint(*sys.modules)"
+    ran = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
+    ours = [name for name in ran.stdout.split() if name.startswith("perdure")]
+    assert "perdure.runtime.core" not in ours
+    assert len(ours) < 160, "a program that only declares agents waits for the import of what runs them"
+
+
 def test_help_loads_nothing_heavy() -> None:
     for args in (("--help",), ("demo", "--help"), ("sessions", "list", "--help"), ("run", "--help")):
         modules = loaded_by(run_of(*args))

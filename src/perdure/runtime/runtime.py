@@ -5,35 +5,33 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from datetime import datetime
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
-from perdure.codec import Json
 from perdure.ids import SessionId, StreamId, check_id, session_stream
-from perdure.runtime.agent import Agent
-from perdure.runtime.clock import short_id
-from perdure.runtime.core import RuntimeCore
-from perdure.runtime.files import FilesGiven
 from perdure.runtime.internals import core_of
-from perdure.runtime.models import ModelSources
-from perdure.runtime.processes import starting
-from perdure.runtime.processes.function import ProcessCode, ProcessFunction
-from perdure.runtime.processes.handle import ProcessHandle
-from perdure.runtime.schedules.schedules import ScheduleHandle, ms_of
-from perdure.runtime.schedules.targets import ScheduleTarget, target_of
-from perdure.runtime.sessions import importing
-from perdure.runtime.sessions.session import Session
-from perdure.runtime.tasks.commands import start_command
-from perdure.runtime.tuning import RuntimeOptions
-from perdure.runtime.work import WorkerOptions
 from perdure.services.commands import GRACE_S, KEEP_BYTES
-from perdure.store.encoded import PayloadCodec
-from perdure.store.protocol import Store
-from perdure.store.shapes import Resolved, StreamInfo
-from perdure.tools.context import NOT_GIVEN
 from perdure.tools.durations import duration_ms
-from perdure.vocab.promises import EventKey, Failure, Resolution
-from perdure.vocab.schedules import CatchUp, Overlap, Schedule, SendInput
+from perdure.tools.origin import NOT_GIVEN
+
+if TYPE_CHECKING:  # a program that declares agents and tools need not load what runs them
+    from datetime import datetime
+
+    from perdure.codec import Json
+    from perdure.runtime.agent import Agent
+    from perdure.runtime.files import FilesGiven
+    from perdure.runtime.models import ModelSources
+    from perdure.runtime.processes.function import ProcessCode, ProcessFunction
+    from perdure.runtime.processes.handle import ProcessHandle
+    from perdure.runtime.schedules.schedules import ScheduleHandle
+    from perdure.runtime.sessions import importing
+    from perdure.runtime.sessions.session import Session
+    from perdure.runtime.tuning import RuntimeOptions
+    from perdure.runtime.work import WorkerOptions
+    from perdure.store.encoded import PayloadCodec
+    from perdure.store.protocol import Store
+    from perdure.store.shapes import Resolved, StreamInfo
+    from perdure.vocab.promises import EventKey, Failure, Resolution
+    from perdure.vocab.schedules import CatchUp, Overlap
 
 T = TypeVar("T")
 
@@ -70,6 +68,8 @@ class Runtime:
         model_sources: ModelSources | None = None,
         options: RuntimeOptions | None = None,
     ) -> None:
+        from perdure.runtime.core import RuntimeCore
+
         core = self._core = RuntimeCore(
             store,
             agents=agents,
@@ -158,6 +158,9 @@ class Runtime:
         Raises:
             Error: `session_exists`; `export_invalid`; `agent_unknown`; `invalid_id`.
         """
+        from perdure.runtime.sessions import importing
+        from perdure.runtime.sessions.session import Session
+
         core = self._core
         core.check_usable()
         name = SessionId(check_id(id, what="the session id"))
@@ -196,6 +199,8 @@ class Runtime:
             Error: `process_conflict` if another process has that id; `process_definition_unknown` for a name
                 that this worker does not know; `invalid_id`, `invalid_argument`, `invalid_json`, `input_too_large`.
         """
+        from perdure.runtime.processes import starting
+
         core = self._core
         core.check_usable()
         return await starting.start(
@@ -231,6 +236,8 @@ class Runtime:
             Error: `command_invalid`, `command_unknown`, `command_folder_unknown`, `input_too_large`,
                 `process_conflict`, `invalid_id`, `invalid_argument`.
         """
+        from perdure.runtime.tasks.commands import start_command
+
         core = self._core
         core.check_usable()
         return await start_command(
@@ -283,6 +290,11 @@ class Runtime:
             Error: `schedule_invalid`, `schedule_zone_unknown`, `schedule_limit`, `schedule_conflict`,
                 `session_unknown`, `agent_unknown`; the errors of `start` and `triggers.emit`.
         """
+        from perdure.runtime.clock import short_id
+        from perdure.runtime.schedules.schedules import ms_of
+        from perdure.runtime.schedules.targets import ScheduleTarget, target_of
+        from perdure.vocab.schedules import Schedule, SendInput
+
         core = self._core
         core.check_usable()
         core.check_agent(agent)
