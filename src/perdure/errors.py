@@ -123,6 +123,7 @@ class Code(StrEnum):
     CODEC_FAILED = "codec_failed"
     STORE_ACCESS_DENIED = "store_access_denied"
     STORE_CONNECTIONS_EXHAUSTED = "store_connections_exhausted"
+    FOLDER_UNSAFE = "folder_unsafe"
 
     # processes
     PROCESS_UNKNOWN = "process_unknown"
@@ -291,6 +292,7 @@ TRAITS: Mapping[Code, Trait] = {
     Code.CODEC_FAILED: Trait(503),
     Code.STORE_ACCESS_DENIED: Trait(503),
     Code.STORE_CONNECTIONS_EXHAUSTED: _AWAY,
+    Code.FOLDER_UNSAFE: Trait(503),
     Code.PROCESS_UNKNOWN: _MISSING,
     Code.PROCESS_CONFLICT: _CONFLICT,
     Code.PROCESS_DEFINITION_INVALID: _BAD,

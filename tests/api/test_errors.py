@@ -98,6 +98,7 @@ CODES = [
     "codec_failed",
     "store_access_denied",
     "store_connections_exhausted",
+    "folder_unsafe",
     "process_unknown",
     "process_conflict",
     "process_definition_invalid",

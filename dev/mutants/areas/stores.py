@@ -11,6 +11,13 @@ FILES = "tests/scenarios/test_files.py"
 
 MUTANTS = [
     Mutant(
+        "the store file is created with the modes of the umask",
+        "store/sqlite/migrate.py",
+        "    make_file(path)\n",
+        "",
+        "tests/unit/store/test_private.py -k 'every_file_and_folder'",
+    ),
+    Mutant(
         "a sender to an existing stream believes that it opened the stream",
         "store/shapes.py",
         "    if admission.opened:\n",

@@ -35,6 +35,7 @@ from perdure.processes.commands import (
 )
 from perdure.services import command_supervisor as supervisor
 from perdure.store.locks import boot_id
+from perdure.store.private import make_folder, own_folder
 
 CHUNK_BYTES = 16_384
 _TOKEN = "token"
@@ -79,7 +80,8 @@ class RunFolder:
 
     def make(self, command: Command) -> None:
         """Create the folder durably, before its name is published."""
-        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        own_folder(self.path.parent.parent)
+        make_folder(self.path)
         spec = {"argv": list(command.argv), "cwd": command.cwd, "env": command.env}
         supervisor.put(str(self.path), supervisor.SPEC, spec)
         supervisor.put(str(self.path), _TOKEN, self.token)

@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from perdure.errors import Code, Error
 from perdure.ids import WorkerId
+from perdure.store.private import make_folder
 
 try:
     import fcntl
@@ -67,7 +68,7 @@ class WorkerLocks:
     def _try_hold(self, path: Path) -> int | None:
         assert fcntl is not None
         try:
-            self._directory.mkdir(parents=True, exist_ok=True)
+            make_folder(self._directory)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         except FileNotFoundError:  # the last worker of another process just removed the folder
             return None

@@ -375,12 +375,13 @@ def _write(data: bytes, output: str) -> None:
 
     from perdure.cli.screen import note
     from perdure.errors import Code, Error
+    from perdure.store.private import write_file
 
     if not output:
         sys.stdout.write(data.decode())
         return
     try:
-        Path(output).write_bytes(data)
+        write_file(Path(output), data)
     except OSError as problem:
         raise Error(Code.INVALID_ARGUMENT, f"cannot write {output}", because=str(problem)) from problem
     note(f"{len(data)} bytes written to {output}")

@@ -79,7 +79,7 @@ class Mailbox:
 def _append(path: Path, fields: tuple[object, ...]) -> None:
     line = io.StringIO()
     csv.writer(line, lineterminator="\n").writerow(fields)
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         os.write(descriptor, line.getvalue().encode())
         os.fsync(descriptor)

@@ -40,7 +40,7 @@ def live(arguments: Sequence[str], environment: Mapping[str, str], errors: str) 
     for name in [name for name in os.environ if name.startswith("PERDURE_")]:
         del os.environ[name]
     os.environ.update(environment)
-    os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), 2)
+    os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), 2)
     sys.exit(asyncio.run(work(_arguments(arguments))))
 
 

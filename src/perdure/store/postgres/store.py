@@ -34,6 +34,7 @@ from perdure.store.postgres.migrate import prepare, schema_state
 from perdure.store.postgres.streams import undisturbed
 from perdure.store.postgres.tx import PgTransaction
 from perdure.store.postgres.writer import Lane, PgWrite
+from perdure.store.private import own_folder
 from perdure.store.release import THIS, Release
 from perdure.store.shapes import (
     EVERYTHING,
@@ -104,6 +105,7 @@ class PostgresStore:
         self._refuse_in_child()
         if self._connections is not None:
             return
+        locks = _lock_folder()
         connections = Connections(self.address, self.counters)
         try:
             async with connections.borrow() as session:
@@ -116,7 +118,7 @@ class PostgresStore:
         except BaseException:
             await connections.close()
             raise
-        self._leases.locks = WorkerLocks(_lock_folder() / version.id)
+        self._leases.locks = WorkerLocks(locks / version.id)
         self._connections, self._notifier = connections, notifier
 
     async def schema(self) -> SchemaState:
@@ -691,9 +693,15 @@ def _fail_jobs(jobs: Sequence[PgWrite[Any, Any]], problem: Exception) -> None:
 
 
 def _lock_folder() -> Path:
-    """Return the folder for the locks of this user's workers on this machine."""
+    """Return the folder for the locks of this user's workers on this machine.
+
+    Its name is predictable. A lock file of another user there could prove a living worker dead.
+    """
     base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
-    return Path(base) / f"perdure-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
+    folder = Path(base) / f"perdure-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
+    with suppress(OSError):  # no writable folder for locks: leases alone decide
+        own_folder(folder)
+    return folder
 
 
 def _hold(locks: WorkerLocks, worker: WorkerId) -> bool:

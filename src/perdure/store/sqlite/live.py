@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from perdure.ids import StreamId
 from perdure.store.live import KEPT_MS, Piece
+from perdure.store.private import make_file
 from perdure.store.sqlite.failures import failure
 
 T = TypeVar("T")
@@ -95,6 +96,7 @@ class SqliteChannel:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
+    make_file(path)
     connection = sqlite3.connect(path, timeout=1.0, isolation_level=None, check_same_thread=False)
     try:
         connection.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF; PRAGMA secure_delete = ON;")

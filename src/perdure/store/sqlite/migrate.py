@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from perdure.errors import Code, Error
+from perdure.store.private import make_file
 from perdure.store.release import THIS, Migration, Release
 from perdure.store.sqlite.failures import LOCKED_AFTER_S, failure, is_busy
 from perdure.store.sqlite.schema import APPLICATION_ID, migrations, statements
@@ -43,6 +44,7 @@ def patiently(action: Callable[[], T], path: Path, *, limit_s: float = LOCKED_AF
 def connect(path: Path, *, synchronous: Synchronous = "FULL", read_only: bool = False) -> sqlite3.Connection:
     """Open a connection with Perdure's settings. Writers use `patiently`, so the driver's own lock wait is off."""
     wait_s = LOCKED_AFTER_S if read_only else 0
+    make_file(path)
     connection = sqlite3.connect(
         path, timeout=wait_s, isolation_level=None, check_same_thread=False, cached_statements=256
     )

@@ -21,6 +21,7 @@ from perdure.ids import BlobHash, PromiseId, Seq, StreamId, Tenant, WorkerId
 from perdure.inbox.admit import Admission, Delivery, stream_unknown
 from perdure.store.locks import WorkerLocks, boot_id
 from perdure.store.permits import Permit, PermitRequest
+from perdure.store.private import diagnose, make_folder
 from perdure.store.release import THIS, Release
 from perdure.store.shapes import (
     EVERYTHING,
@@ -110,7 +111,7 @@ class SqliteStore:
 
     def _start(self) -> Writer:
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path.parent)
         except OSError as problem:
             raise Error(
                 Code.STORE_UNAVAILABLE,
@@ -499,7 +500,17 @@ class SqliteStore:
 
     async def check(self) -> tuple[Diagnosis, ...]:
         """Check integrity, references, schema version, write-ahead log and unfinished streams without a live worker."""
-        return await self._reading().bulk(lambda on: reads.check(on, self._leases))
+        found = await self._reading().bulk(lambda on: reads.check(on, self._leases))
+        return *found, diagnose(self._files())
+
+    def _files(self) -> tuple[Path, ...]:
+        """Return the paths of the files and folders that hold the content of the store."""
+        live = f"{self.path.name}-live"
+        names = (self.path.name, live, f"{self.path.name}-workers", f"{self.path.name}-commands")
+        return tuple(
+            self.path.with_name(name)
+            for name in (*names, *(f"{file}{part}" for file in names[:2] for part in ("-wal", "-shm")))
+        )
 
 
 def _not_open() -> Error:
