@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -63,8 +64,8 @@ def live(folder: str, kill: str, cancel: bool) -> None:
     if kill == SPAWNS:
         begins = RunFolder.spawn
 
-        def and_dies(self: RunFolder) -> int:
-            self.wait(begins(self))
+        def and_dies(self: RunFolder, inherit: Sequence[str] = ()) -> int:
+            self.wait(begins(self, inherit))
             die()
             return 0
 

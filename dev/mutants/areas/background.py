@@ -10,6 +10,27 @@ COMMANDS = "tests/scenarios/test_commands.py"
 
 MUTANTS = [
     Mutant(
+        "a command inherits the worker's whole environment",
+        "services/os_commands.py",
+        'if name in listed or name.startswith("LC_")}',
+        "}",
+        "tests/scenarios/test_commands.py -k 's12 and memory'",
+    ),
+    Mutant(
+        "the output of a command on disk has no limit",
+        "services/command_supervisor.py",
+        "        kept = data[: self.left]\n",
+        "        kept = data\n",
+        "tests/unit/services/test_os_commands.py -k s18",
+    ),
+    Mutant(
+        "a cancelled command leaves a child that called setsid",
+        "services/command_supervisor.py",
+        "    adopt_orphans()\n    may_begin",
+        "    may_begin",
+        "tests/scenarios/test_commands.py -k 's18_child and memory'",
+    ),
+    Mutant(
         "a probe's did-not-happen counts although the worker may be alive",
         "runtime/calls/runners.py",
         "certain = await self._nobody_can_still_do_it(item)",

@@ -54,12 +54,16 @@ Signal = Literal["SIGTERM", "SIGKILL"]
 
 
 class Command(Value, frozen=True):
-    """A command as requested. An empty `cwd` is that of the worker; `env` is added to its environment."""
+    """A command as requested. An empty `cwd` is that of the worker.
+
+    `inherit` names variables of the worker that the command gets beside the usual ones; `env` adds variables.
+    """
 
     argv: tuple[str, ...]
     host: str
     cwd: str = ""
     env: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    inherit: tuple[str, ...] = ()
     grace_ms: int = 10_000
     keep_bytes: int = 262_144
 
@@ -336,11 +340,9 @@ def printed(stream: str, offset: int, size: int, text: str) -> ProcessEvent:
     return ProcessEvent(event=OUTPUT, payload=payload, replay=f"{stream}:{offset}")
 
 
-def cut_at(stream: str, offset: int, path: str) -> ProcessEvent:
+def cut_at(stream: str, offset: int) -> ProcessEvent:
     """Return the event that no more of an output is stored."""
-    return ProcessEvent(
-        event=OUTPUT_CUT, payload={"stream": stream, "offset": offset, "file": path}, replay=stream
-    )  # fmt: skip
+    return ProcessEvent(event=OUTPUT_CUT, payload={"stream": stream, "offset": offset}, replay=stream)
 
 
 def _event(name: str, attempt: int, payload: Mapping[str, Json]) -> ProcessEvent:

@@ -219,6 +219,7 @@ class Runtime:
         shell: bool = False,
         cwd: str | os.PathLike[str] | None = None,
         env: Mapping[str, str] | None = None,
+        inherit: Sequence[str] = (),
         session: str | None = None,
         notify: bool = False,
         label: str = "",
@@ -229,7 +230,8 @@ class Runtime:
 
         Durable when this returns. A worker on this machine spawns the command once; the command outlives that worker. A
         list is executed directly, a text only with `shell=True`. The same command under the same id is the same
-        process. The command belongs to `session`; with `notify`, its end is sent there as a message. A stop request
+        process. The command gets `PATH`, `HOME` and a few more variables of the worker, those that `inherit` names, and
+        `env`. The command belongs to `session`; with `notify`, its end is sent there as a message. A stop request
         allows `grace` before the command is killed. The log keeps the first `keep_bytes` of each output.
 
         Raises:
@@ -247,6 +249,7 @@ class Runtime:
             shell=shell,
             cwd=cwd,
             env=env,
+            inherit=inherit,
             session=session,
             notify=notify,
             label=label,

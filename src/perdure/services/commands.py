@@ -59,13 +59,14 @@ class Commands(Protocol):
         ...
 
 
-def checked(
+def checked(  # noqa: PLR0913 - the options of a command
     argv: str | Sequence[str],
     *,
     host: str,
     shell: bool = False,
     cwd: str | os.PathLike[str] | None = None,
     env: Mapping[str, str] | None = None,
+    inherit: Sequence[str] = (),
     grace_ms: int,
     keep_bytes: int,
 ) -> Command:
@@ -77,9 +78,9 @@ def checked(
     if not can_run_commands():
         raise _invalid("this platform does not expose process start times", "run the worker on Linux")
     words = _words(argv, shell=shell)
-    variables = _variables(env)
+    variables, names = _variables(env), _names(inherit)
     folder = _folder(cwd)
-    size = sum(len(text.encode()) for text in (*words, *variables, *variables.values()))
+    size = sum(len(text.encode()) for text in (*words, *names, *variables, *variables.values()))
     if size > MAX_BYTES:
         raise Error(
             Code.INPUT_TOO_LARGE,
@@ -90,7 +91,9 @@ def checked(
     if isinstance(keep_bytes, bool) or not isinstance(keep_bytes, int) or not 0 <= keep_bytes <= MAX_KEPT_BYTES:  # pyright: ignore[reportUnnecessaryIsInstance] - callers pass any type
         raise _invalid(f"keep_bytes must be 0 to {MAX_KEPT_BYTES}, not {keep_bytes!r}")
     _check_program(words[0], folder, variables)
-    return Command(argv=words, host=host, cwd=folder, env=variables, grace_ms=grace_ms, keep_bytes=keep_bytes)
+    return Command(
+        argv=words, host=host, cwd=folder, env=variables, inherit=names, grace_ms=grace_ms, keep_bytes=keep_bytes
+    )
 
 
 def _words(argv: str | Sequence[str], *, shell: bool) -> tuple[str, ...]:
@@ -115,11 +118,22 @@ def _variables(env: Mapping[str, str] | None) -> dict[str, str]:
         raise _invalid(f"env must be a mapping, not {type(env).__name__}")
     made: dict[str, str] = {}
     for name, value in (env or {}).items():
-        key = _text(name, "the name of a variable")
-        if not key or "=" in key:
-            raise _invalid(f"invalid variable name {key!r}")
+        key = _name(name)
         made[key] = _text(value, f"the variable {key}")
     return made
+
+
+def _names(inherit: Sequence[str]) -> tuple[str, ...]:
+    if not isinstance(inherit, Sequence) or isinstance(inherit, str | bytes):  # pyright: ignore[reportUnnecessaryIsInstance] - callers pass any type
+        raise _invalid(f"inherit must be a list of names, not {type(inherit).__name__}", 'inherit=["PYTHONPATH"]')
+    return tuple(_name(name) for name in inherit)
+
+
+def _name(name: object) -> str:
+    key = _text(name, "the name of a variable")
+    if not key or "=" in key:
+        raise _invalid(f"invalid variable name {key!r}")
+    return key
 
 
 def _folder(cwd: str | os.PathLike[str] | None) -> str:

@@ -15,7 +15,7 @@ import shutil
 import signal
 import sys
 from codecs import getincrementaldecoder
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -38,8 +38,17 @@ from perdure.store.locks import boot_id
 from perdure.store.private import make_folder, own_folder
 
 CHUNK_BYTES = 16_384
+INHERITED = ("PATH", "HOME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "USER", "LOGNAME", "SHELL", "TERM")
+"""Variables that every command inherits, with those that begin with `LC_`. Others may contain keys of the worker."""
+ROUNDS = 1_000
 _TOKEN = "token"
 _WORDS: dict[Signal, signal.Signals] = {"SIGTERM": signal.SIGTERM, "SIGKILL": signal.SIGKILL}
+
+
+def inherited(names: Sequence[str] = ()) -> dict[str, str]:
+    """Return the variables of this process that a command gets: the listed ones and `names`."""
+    listed = {*INHERITED, *names}
+    return {name: value for name, value in os.environ.items() if name in listed or name.startswith("LC_")}
 
 
 def host_id() -> str:
@@ -82,7 +91,7 @@ class RunFolder:
         """Create the folder durably, before its name is published."""
         own_folder(self.path.parent.parent)
         make_folder(self.path)
-        spec = {"argv": list(command.argv), "cwd": command.cwd, "env": command.env}
+        spec = {"argv": list(command.argv), "cwd": command.cwd, "env": command.env, "keep": command.keep_bytes}
         supervisor.put(str(self.path), supervisor.SPEC, spec)
         supervisor.put(str(self.path), _TOKEN, self.token)
         supervisor.sync(str(self.path.parent))
@@ -91,20 +100,45 @@ class RunFolder:
         """Remove the folder, with those of earlier attempts."""
         shutil.rmtree(self.path.parent, ignore_errors=True)
 
-    def spawn(self) -> int:
+    def spawn(self, inherit: Sequence[str] = ()) -> int:
         """Start a supervisor and return the pid of its first process.
 
-        That process ends once the command has started or failed to.
+        That process ends once the command has started or failed to. The supervisor and the command get the listed
+        variables of this process, and `inherit`.
         """
         script = os.path.abspath(supervisor.__file__)
         argv = [sys.executable, "-I", "-S", "-X", "utf8", script, str(self.path)]
         null = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
-        return os.posix_spawn(argv[0], argv, os.environ, file_actions=null, setpgroup=0, setsigmask=())
+        return os.posix_spawn(argv[0], argv, inherited(inherit), file_actions=null, setpgroup=0, setsigmask=())
 
     @staticmethod
     def wait(first: int) -> None:
         """Wait for the end of the first process."""
         os.waitpid(first, 0)
+
+    def send_to_escaped(self, word: Signal, group: int, boot: str) -> bool:
+        """Signal the command's processes that left its group. Return whether there are any."""
+        found = [pid for pid, of in self._processes(boot) if of != group]
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, _WORDS[word])
+        return bool(found)
+
+    def end_all(self, boot: str) -> None:
+        """Kill everything that a cancelled command left, in groups and sessions of its own too.
+
+        A process can fork while the list is read, so the list is read until it is empty.
+        """
+        for _ in range(ROUNDS):
+            if not self.send_to_escaped("SIGKILL", 0, boot):
+                return
+
+    def _processes(self, boot: str) -> list[tuple[int, int]]:
+        """Return the living processes of the command with their groups. All are descendants of its supervisor."""
+        claim = cast("dict[str, Json]", self._read(supervisor.CLAIM) or {})
+        if claim.get("by") != "supervisor" or not _is(claim.get("pid"), claim.get("start"), boot):
+            return []
+        return list(_descendants(int(claim["pid"])))
 
     # --- inspection
 
@@ -187,6 +221,21 @@ def send(word: Signal, pid: int, start: int, boot: str) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def _descendants(of: int) -> Iterator[tuple[int, int]]:
+    """Return the pids of a process's living descendants, with their process groups."""
+    children: dict[int, list[tuple[int, int]]] = {}
+    for entry in os.listdir("/proc"):
+        with contextlib.suppress(OSError, ValueError):
+            fields = Path(f"/proc/{int(entry)}/stat").read_bytes().rpartition(b")")[2].split()
+            if fields[0] not in (b"Z", b"X"):
+                children.setdefault(int(fields[1]), []).append((int(entry), int(fields[2])))
+    found = list(children.get(of, ()))
+    while found:
+        pid, group = found.pop()
+        yield pid, group
+        found += children.get(pid, ())
 
 
 class ExitWatch:

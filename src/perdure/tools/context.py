@@ -294,6 +294,7 @@ class ToolContext(DurableOps, CompletionOps, Generic[Deps]):
         shell: bool = False,
         cwd: str | PathLike[str] | None = None,
         env: Mapping[str, str] | None = None,
+        inherit: Sequence[str] = (),
         notify: bool = True,
         label: str = "",
         grace: float | str = GRACE_S,
@@ -317,6 +318,7 @@ class ToolContext(DurableOps, CompletionOps, Generic[Deps]):
             shell=shell,
             cwd=cwd,
             env=env,
+            inherit=inherit,
             grace_ms=duration_ms(grace, what="the grace"),
             keep_bytes=keep_bytes,
         )

@@ -70,3 +70,38 @@ def test_signal_is_refused_for_another_process_or_boot(run: RunFolder) -> None:
 def test_a_machine_may_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PERDURE_HOST", "blue")
     assert host_id() == "blue"
+
+
+def test_s18_output_on_disk_is_bounded_while_it_is_written(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "runs" / "c" / "1", "t")
+    gate = tmp_path / "gate"
+    flood = "head -c 20000000 /dev/zero | tr '\\0' x"
+    wait = f"until [ -e '{gate}' ]; do sleep 0.02; done"
+    run.make(Command(argv=("/bin/sh", "-c", f"{flood}; {flood} >&2; {wait}"), host="here", keep_bytes=5000))
+    run.wait(run.spawn())
+    while [size(run.path / name) for name in ("stdout", "stderr")] != [5001, 5001]:
+        os.sched_yield()
+    gate.touch()
+    while not isinstance(seen := run.inspect(this_boot()), Exited):
+        os.sched_yield()
+    assert seen.exit_code == 0, "the command did not notice"
+    assert [size(run.path / name) for name in ("stdout", "stderr")] == [5001, 5001]
+
+
+def size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else -1
+
+
+def test_supervisor_gets_no_variable_that_its_command_does_not_get(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-canary")
+    run = RunFolder(tmp_path / "runs" / "c" / "1", "t")
+    gate = tmp_path / "gate"
+    run.make(Command(argv=("/bin/sh", "-c", f"until [ -e '{gate}' ]; do sleep 0.02; done"), host="here"))
+    run.wait(run.spawn())
+    claim = json.loads((run.path / "claim.json").read_text())
+    environment = Path(f"/proc/{claim['pid']}/environ").read_bytes()
+    gate.touch()
+    assert b"sk-canary" not in environment
+    assert b"PATH=" in environment

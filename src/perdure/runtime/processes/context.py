@@ -236,6 +236,7 @@ class ProcessContext(DurableOps):
         shell: bool = False,
         cwd: str | PathLike[str] | None = None,
         env: Mapping[str, str] | None = None,
+        inherit: Sequence[str] = (),
         label: str = "",
         grace: Duration = GRACE_S,
         keep_bytes: int = KEEP_BYTES,
@@ -252,13 +253,24 @@ class ProcessContext(DurableOps):
         child, mine = f"{self.process_id}/command:{part}", self._call.current_view().known
         grace_ms, origin = duration_ms(grace, what="the grace"), mine.provenance.originator
         given: Json = {"argv": argv, "shell": shell, "cwd": None if cwd is None else str(cwd), "env": env}
+        if inherit:
+            given = {**given, "inherit": list(inherit)}
         given = to_json(given, where="the command")
         command = StartProcess(process_id=child, registration=given)
         await self._check_child(body, child)
 
         async def start_it() -> ProcessStarted:
             host = self._call.runtime.commands.host
-            asked = checked(argv, host=host, shell=shell, cwd=cwd, env=env, grace_ms=grace_ms, keep_bytes=keep_bytes)
+            asked = checked(
+                argv,
+                host=host,
+                shell=shell,
+                cwd=cwd,
+                env=env,
+                inherit=inherit,
+                grace_ms=grace_ms,
+                keep_bytes=keep_bytes,
+            )
             came_from = Provenance(
                 originator=origin, parent=self.process_id, caused_by=ProcessCause(process_id=self.process_id)
             )  # fmt: skip

@@ -67,7 +67,7 @@ from perdure.services.secrets import Redactor
 from perdure.store.shapes import Placement
 from perdure.vocab.processes import SessionScope
 from perdure.vocab.records import ProcessEvent, Record
-from perdure.vocab.registrations import ExternalInput, Pointer, ProcessWasAbandoned, Provenance, Registration
+from perdure.vocab.registrations import ExternalInput, Pointer, Provenance, Registration
 
 if TYPE_CHECKING:
     from perdure.runtime.core import RuntimeCore
@@ -181,6 +181,7 @@ async def start_command(  # noqa: PLR0913 - its options, each one word
     shell: bool,
     cwd: str | os.PathLike[str] | None,
     env: Mapping[str, str] | None,
+    inherit: Sequence[str],
     session: str | None,
     notify: bool,
     label: str,
@@ -189,7 +190,9 @@ async def start_command(  # noqa: PLR0913 - its options, each one word
 ) -> ProcessHandle:
     """Check a command and register it."""
     host = rt.command_code.host
-    command = checked(argv, host=host, shell=shell, cwd=cwd, env=env, grace_ms=grace_ms, keep_bytes=keep_bytes)
+    command = checked(
+        argv, host=host, shell=shell, cwd=cwd, env=env, inherit=inherit, grace_ms=grace_ms, keep_bytes=keep_bytes
+    )
     name = short_id("cmd", rt.clock.wall_ms()) if id is None else check_process_id(id)
     return await RuntimeCommands(rt).start(command, id=name, label=label, session=session or "", notify=notify)
 
@@ -232,13 +235,13 @@ class CommandCode:
         return CommandDriver(self, record, facts, tenant, owned, shared, stopping)
 
     async def clean_up(self, record: ProcessRecord, facts: Sequence[Record], stream: StreamId) -> None:
-        """Release the slot of an ended command, and remove its folder unless it has output that the log lacks."""
+        """Release the slot of an ended command, and remove its folder."""
         self.running.discard(stream)
         if self.waiting:
             self.waiting.pop(next(iter(self.waiting)))()
         command = command_of(record.known)
         state = None if command is None else fold_all(command, facts)
-        if state is None or state.spawning is None or state.cut or isinstance(record.output, ProcessWasAbandoned):
+        if state is None or state.spawning is None:
             return
         await asyncio.to_thread(RunFolder.of(state.spawning).remove)
 
@@ -380,6 +383,7 @@ class CommandDriver:
                 case Send() as asked:
                     await self._send(asked)
                 case Over() as over:
+                    await self._end_escaped()
                     await self._end(over)
                     return True
                 case CommandWait(until=until):
@@ -456,7 +460,7 @@ class CommandDriver:
         await self._note(spawning(new))
         if not self._owned.lease_live():
             await self._owned.reassert()
-        first = folder.spawn()
+        first = folder.spawn(self._state.command.inherit)
         await asyncio.to_thread(folder.wait, first)
 
     async def _send(self, asked: Send) -> None:
@@ -464,6 +468,14 @@ class CommandDriver:
         now = self._shared.clock.wall_ms()
         await self._note(signalled(asked.signal, asked.pid, by=self._shared.worker, now=now))
         send(asked.signal, asked.pid, asked.start, self._code.boot)
+        if self._state.spawning is not None:
+            folder = RunFolder.of(self._state.spawning)
+            await asyncio.to_thread(folder.send_to_escaped, asked.signal, asked.pid, self._code.boot)
+
+    async def _end_escaped(self) -> None:
+        """End the processes that a cancelled command left behind."""
+        if self._state.signalled and self._cancel is not None and self._state.spawning is not None:
+            await asyncio.to_thread(RunFolder.of(self._state.spawning).end_all, self._code.boot)
 
     async def _take_output(self, *, all: bool) -> None:
         """Append the new output to the log."""
@@ -483,7 +495,7 @@ class CommandDriver:
             piece = folder.printed(stream, offset, room, all=all) if room > 0 else None
             if piece is None:
                 if folder.has_more(stream, offset) and room < MAX_CHARACTER_BYTES:
-                    pieces.append(cut_at(stream, offset, str(folder.path / stream)))
+                    pieces.append(cut_at(stream, offset))
                 break
             size, text = piece
             pieces.append(printed(stream, offset, size, self._veil.text(text)))
