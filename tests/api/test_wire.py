@@ -356,6 +356,7 @@ RECORDS: list[tuple[records.Record, str]] = [
         records.ApprovalGranted(grant=PromiseId("k1"), tool="refund", by="ana", at=5, via="cli"),
         '{"type":"approval_granted","grant":"k1","tool":"refund","by":"ana","at":5,"via":"cli"}',
     ),
+    (records.SessionImported(agent="support"), '{"type":"session_imported","agent":"support"}'),
     (records.GrantRevoked(grant=PromiseId("k1"), by="bob"), '{"type":"grant_revoked","grant":"k1","by":"bob"}'),
     (
         records.ProcessRegistered(

@@ -20,8 +20,23 @@ SECRETS = "tests/scenarios/test_secrets.py"
 LEAVE = "tests/scenarios/test_leave_in_the_last_moment.py"
 FILES = "tests/scenarios/test_files.py"
 CODE = "tests/scenarios/test_code_mode.py"
+IMPORTS = "tests/scenarios/test_import_bounds.py"
 
 MUTANTS = [
+    Mutant(
+        "an imported past chooses its agent",
+        "runtime/sessions/archive.py",
+        "for record in (*_closing(rows), SessionImported(agent=owner))]",
+        "for record in _closing(rows)]",
+        f"{IMPORTS} -k 'requested_agent and memory'",
+    ),
+    Mutant(
+        "negative usage of a model gives budget back",
+        "vocab/usage.py",
+        "min(max(n, 0), MAX_COUNT) if type(n) is int else 0",
+        "n",
+        f"{IMPORTS} -k 'budget_back and memory'",
+    ),
     Mutant(
         "an approval for a program's call is not consumed",
         "runtime/calls/child_leave.py",

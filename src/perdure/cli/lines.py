@@ -53,6 +53,7 @@ from perdure.vocab.records import (
     ProcessRegistered,
     RecordRedacted,
     Row,
+    SessionImported,
     SessionOpened,
     SessionPaused,
     SessionResumed,
@@ -87,6 +88,7 @@ FromOutside: TypeAlias = (
     | ChildClaimed
     | ChildRegistered
     | ChildEnded
+    | SessionImported
 )
 
 OfTrigger: TypeAlias = (
@@ -291,6 +293,8 @@ class Reader:
                 return self._plain(fact, "pause", origin or "-", one_line(reason) or "paused", "warn")
             case SessionResumed(origin=origin):
                 return self._plain(fact, "pause", origin or "-", "resumed")
+            case SessionImported(agent=agent):
+                return self._plain(fact, "import", agent, "imported; agent, model and tools start anew")
             case ChildClaimed(number=number):
                 return self._plain(fact, "sub-agent", f"#{number}", "claimed")
             case ChildRegistered(child=child):

@@ -152,7 +152,7 @@ class ModelError(Exception):
     def __init__(self, error: LlmError, spent: Usage = Usage()) -> None:
         super().__init__(f"{error.kind}: {error.message}")
         self.error = error
-        self.spent = spent
+        self.spent = spent.bounded()
 
 
 class Model(Protocol):
@@ -231,7 +231,9 @@ def adopt(reply: ModelReply, *, turn: TurnId, iteration: int) -> Reply:
             case ProviderCall():
                 parts.append(_adopt_call(part, CallId(f"{turn}.{iteration}.{index}")))
                 index += 1
-    return Reply(parts=tuple(parts), finish=_finish(reply.finish, index), usage=reply.usage, model=clean(reply.model))
+    return Reply(
+        parts=tuple(parts), finish=_finish(reply.finish, index), usage=reply.usage.bounded(), model=clean(reply.model)
+    )
 
 
 def made_files(reply: ModelReply) -> tuple[Blob, ...]:

@@ -27,6 +27,7 @@ from perdure.vocab.records import (
     OutcomeArrivedLate,
     Record,
     Row,
+    SessionImported,
     SessionOpened,
     SessionPaused,
     SessionResumed,
@@ -40,7 +41,7 @@ from perdure.vocab.records import (
 from perdure.vocab.usage import Usage
 from perdure.vocab.wire import Value
 
-CODE = "session-11"
+CODE = "session-12"
 """The version of this fold. Snapshots of other versions are ignored."""
 
 
@@ -104,7 +105,7 @@ def fold(state: SessionState, seq: Seq, record: Record) -> SessionState:
             return replace(state, seq=seq, cancels=(*state.cancels, record))
         case SessionPaused() | SessionResumed():
             return replace(state, seq=seq, paused=isinstance(record, SessionPaused))
-        case TitleSet() | ModelSet() | TagsSet():
+        case TitleSet() | ModelSet() | TagsSet() | SessionImported():
             return replace(_with_label(state, record), seq=seq)
         case ApprovalGranted(tool=tool) if grant_for(state, tool) is None:
             # One grant per tool, so that one revocation suffices.
@@ -116,8 +117,16 @@ def fold(state: SessionState, seq: Seq, record: Record) -> SessionState:
             return replace(state, seq=seq)
 
 
-def _with_label(state: SessionState, record: TitleSet | ModelSet | TagsSet) -> SessionState:
+def _without_privileges(state: SessionState, agent: str) -> SessionState:
+    """Return the state after an import: nothing of a foreign past chooses agent, model, tools or approvals."""
+    plain = replace(state, agent=agent, next_agent="", parent=None, model="", grants=(), cancels=())
+    return replace(plain, without_tools=(), tools_generation=state.tools_generation + 1, paused=False)
+
+
+def _with_label(state: SessionState, record: TitleSet | ModelSet | TagsSet | SessionImported) -> SessionState:
     match record:
+        case SessionImported(agent=agent):
+            return _without_privileges(state, agent)
         case TitleSet(title=title):
             return replace(state, title=title)
         case ModelSet(model=model):

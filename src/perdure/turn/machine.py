@@ -72,6 +72,7 @@ from perdure.vocab.records import (
     OutcomeArrivedLate,
     Record,
     RecordRedacted,
+    SessionImported,
     SessionPaused,
     SessionResumed,
     StopReason,
@@ -182,6 +183,7 @@ def advance(turn: Turn, record: Record) -> Turn:
             AttachmentStored()
             | ApprovalGranted()
             | GrantRevoked()
+            | SessionImported()
             | ChildClaimed()
             | ChildRegistered()
             | RecordRedacted(),

@@ -272,6 +272,12 @@ class SessionResumed(Value, frozen=True, tag="session_resumed"):
     origin: str = ""
 
 
+class SessionImported(Value, frozen=True, tag="session_imported"):
+    """The past of an imported session ends here. It belongs to `agent`, on the agent's own model and tools."""
+
+    agent: str
+
+
 class TitleSet(Value, frozen=True, tag="title_set"):
     """The session got a title. Admitted; the last one applies."""
 
@@ -385,6 +391,7 @@ Record: TypeAlias = (
     | SessionResumed
     | ApprovalGranted
     | GrantRevoked
+    | SessionImported
     | ProcessRegistered
     | ProcessFirstStarted
     | ProcessEvent

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from typing import Annotated
+
+import msgspec
 
 from perdure.vocab.wire import Value
 
 NANO = 1_000_000_000
+
+MAX_COUNT = 2**50
+"""The highest count of a bucket, far above any real usage. A sum stays at it."""
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
 
 
 class Usage(Value, frozen=True):
@@ -17,28 +25,36 @@ class Usage(Value, frozen=True):
     counted from the text sent and received.
     """
 
-    input: int = 0
-    output: int = 0
-    cache_read: int = 0
-    cache_write: int = 0
-    reasoning: int = 0
-    calls: int = 0
-    cost_nano: int = 0
-    priced: int = 0
-    estimated: int = 0
+    input: Count = 0
+    output: Count = 0
+    cache_read: Count = 0
+    cache_write: Count = 0
+    reasoning: Count = 0
+    calls: Count = 0
+    cost_nano: Count = 0
+    priced: Count = 0
+    estimated: Count = 0
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
-            input=self.input + other.input,
-            output=self.output + other.output,
-            cache_read=self.cache_read + other.cache_read,
-            cache_write=self.cache_write + other.cache_write,
-            reasoning=self.reasoning + other.reasoning,
-            calls=self.calls + other.calls,
-            cost_nano=self.cost_nano + other.cost_nano,
-            priced=self.priced + other.priced,
-            estimated=self.estimated + other.estimated,
+            input=min(self.input + other.input, MAX_COUNT),
+            output=min(self.output + other.output, MAX_COUNT),
+            cache_read=min(self.cache_read + other.cache_read, MAX_COUNT),
+            cache_write=min(self.cache_write + other.cache_write, MAX_COUNT),
+            reasoning=min(self.reasoning + other.reasoning, MAX_COUNT),
+            calls=min(self.calls + other.calls, MAX_COUNT),
+            cost_nano=min(self.cost_nano + other.cost_nano, MAX_COUNT),
+            priced=min(self.priced + other.priced, MAX_COUNT),
+            estimated=min(self.estimated + other.estimated, MAX_COUNT),
         )
+
+    def bounded(self) -> Usage:
+        """Return a reported usage with every count within its bounds. A count that is not an integer becomes 0.
+
+        Negative counts would lower the usage of the session, and so raise its limits.
+        """
+        counts = {name: getattr(self, name) for name in self.__struct_fields__}
+        return Usage(**{name: min(max(n, 0), MAX_COUNT) if type(n) is int else 0 for name, n in counts.items()})
 
     @property
     def cost(self) -> Decimal | None:

@@ -89,7 +89,7 @@ def test_a_cancel_request_is_kept_until_its_turn_ends() -> None:
 
 
 def test_the_version_of_the_fold_is_known() -> None:
-    assert CODE == "session-11"
+    assert CODE == "session-12"
 
 
 def test_a_snapshot_is_small_and_holds_no_messages() -> None:

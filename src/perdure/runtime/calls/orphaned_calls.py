@@ -191,7 +191,7 @@ async def cost_of(model: Model, turn: Turn, shown: VisibleMessages, before: Part
 
 async def priced(model: Model, usage: Usage) -> Usage:
     """Return the usage with its price, if the model knows prices."""
-    return await model.priced(usage) if isinstance(model, KnowsPrices) else usage
+    return (await model.priced(usage)).bounded() if isinstance(model, KnowsPrices) else usage
 
 
 def partial_reply(turn: Turn, text: str, why: str, usage: Usage) -> Reply | None:

@@ -94,7 +94,7 @@ async def stream_reply(model: Model, request: ModelRequest, hearing: ReplySink, 
                             await hearing.job(job)
                     case UsageSoFar(usage=usage):
                         if hearing.usage is not None:
-                            hearing.usage(usage)
+                            hearing.usage(usage.bounded())
                     case ModelReply():
                         return item
     finally:

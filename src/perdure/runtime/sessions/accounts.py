@@ -180,7 +180,7 @@ class _Count:
                     one.parent = _session_of(parent.stream)
                 case TurnOpened(composition=composition) | TurnAgentChanged(composition=composition):
                     model = await self._model_of(info.stream, composition)
-                case ChildRegistered(child=child):
+                case ChildRegistered(child=child) if child:  # an imported one names none
                     one.children.append(child)
                 case ChildEnded() as ended:
                     self._ended.setdefault((ended.child, ended.turn), (row.at, ended, info.name))

@@ -1,15 +1,16 @@
 """Export and import of sessions as JSON lines, complete or refused.
 
 Law: an import never continues foreign work. Unfinished work is recorded as it stands: calls that may have happened as
-in doubt, the turn as stopped. Session-wide approvals are not imported.
+in doubt, the turn as stopped. A past has no authority: the session belongs to the agent that the import names, on that
+agent's model and tools, without session-wide approvals and sub-agents.
 """
 
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from typing import cast
 
 from msgspec.structs import replace
@@ -18,7 +19,7 @@ from perdure.codec import Json, brief, decode, digest, encode
 from perdure.commit.changes import Label, NewStream, Remembered
 from perdure.commit.plan import Entry
 from perdure.errors import Code, Error
-from perdure.ids import BlobHash, EffectId, InputId, Seq, StreamId, TurnId, check_id
+from perdure.ids import BlobHash, EffectId, InputId, Seq, SessionId, StreamId, TurnId, check_id
 from perdure.inbox.admit import content_admitted
 from perdure.observe.verify import contradictions
 from perdure.runtime.agent import check_agent_name
@@ -30,31 +31,48 @@ from perdure.store.protocol import Store
 from perdure.store.shapes import StreamInfo
 from perdure.turn.machine import settlement
 from perdure.vocab.blobs import Blob, blob_of
+from perdure.vocab.children import ChildClaimed, ChildEnded, ChildRegistered
 from perdure.vocab.effects import EffectKind
 from perdure.vocab.messages import Reply, Text
 from perdure.vocab.outcomes import InDoubt, LlmCallOutcome
 from perdure.vocab.records import (
+    ApprovalGranted,
+    AttachmentStored,
+    CancelRequested,
     EffectSettled,
     EffectStarted,
     GrantRevoked,
+    HandedOver,
     InputAdmitted,
+    InputCancelled,
+    ModelJobBegun,
+    ModelSet,
+    OutcomeArrivedLate,
     Record,
+    RecordRedacted,
     Row,
+    SessionImported,
     SessionOpened,
+    SessionPaused,
     SessionResumed,
     TagsSet,
     TitleSet,
+    ToolMembershipChanged,
+    TurnAgentChanged,
     TurnEnded,
     TurnOpened,
+    kind_of,
     read,
+    write,
 )
-from perdure.vocab.refs import EffectRef
+from perdure.vocab.refs import EffectRef, parse_ref
 from perdure.vocab.tools import Composition
 
 VERSION = 1
 MAX_RECORDS = 1_000_000
 MAX_AT = 2**53 - 1
 MAX_TOLD = 5
+_FOREIGN = "imported:"
 _UNFINISHED = "the turn was not over when the session was exported; it is not continued here"
 
 
@@ -64,11 +82,12 @@ _UNFINISHED = "the turn was not over when the session was exported; it is not co
 async def export(store: Store, info: StreamInfo, *, now: int) -> bytes:
     """Return all records of a session and the bytes they refer to, one JSON object per line."""
     rows = await store.read(info.stream)
+    state = fold_all(None, rows)
     head = {
         "type": "perdure_session",
         "v": VERSION,
         "session": info.name,
-        "agent": info.agent,
+        "agent": state.next_agent or state.agent or info.agent,
         "exported_at": now,
         "records": len(rows),
         "title": info.title,
@@ -113,9 +132,9 @@ def imported(stream: StreamId, data: bytes | str, *, agent: str | None, now: int
     found = _parsed(stream, data)
     _check_log(found.rows)
     owner = check_agent_name(agent) if agent else found.agent
-    rows = [_owned(row, owner) if row.seq == 1 else row for row in found.rows]
+    rows = [_owned(row, owner) for row in found.rows]
     records = [(row.at, row.record) for row in rows]
-    records += [(now, record) for record in _closing(rows)]
+    records += [(now, record) for record in (*_closing(rows), SessionImported(agent=owner))]
     _check_bytes(found, (record for _, record in records))
     entries = tuple(Entry.of(record, at=at) for at, record in records)
     admissions = tuple(_remembered(record) for _, record in records if isinstance(record, InputAdmitted) and record.key)
@@ -180,12 +199,59 @@ def _checked_head(head: Json) -> str:
         raise _invalid(1, _told(problem)) from None
 
 
+OF_SESSION: frozenset[type[Record]] = frozenset(
+    {
+        SessionOpened,
+        InputAdmitted,
+        InputCancelled,
+        TurnOpened,
+        TurnAgentChanged,
+        TurnEnded,
+        EffectStarted,
+        EffectSettled,
+        ModelJobBegun,
+        OutcomeArrivedLate,
+        AttachmentStored,
+        ToolMembershipChanged,
+        HandedOver,
+        ApprovalGranted,
+        GrantRevoked,
+        CancelRequested,
+        SessionPaused,
+        SessionResumed,
+        SessionImported,
+        TitleSet,
+        ModelSet,
+        TagsSet,
+        RecordRedacted,
+        ChildClaimed,
+        ChildRegistered,
+        ChildEnded,
+    }
+)
+"""The kinds of records that a session can have. Every other kind belongs to another kind of stream."""
+
+
 def _check_record(record: Record) -> None:
-    """Check a record of client input by the same rules as a live input."""
+    """Check a record by the same rules as a live one."""
+    if type(record) not in OF_SESSION:
+        raise Error(Code.INVALID_ARGUMENT, f"a session has no record {kind_of(record)}")
     match record:
-        case SessionOpened(agent=agent):
+        case SessionOpened(agent=agent) | SessionImported(agent=agent) | TurnAgentChanged(agent=agent):
             check_agent_name(agent)
-        case InputAdmitted(parts=parts, key=key):
+        case HandedOver(to=agent):
+            check_agent_name(agent)
+        case EffectStarted(id=effect) | EffectSettled(id=effect) | ModelJobBegun(id=effect):
+            _check_effect(effect)
+        case OutcomeArrivedLate(id=effect):
+            _check_effect(effect)
+        case TurnOpened(turn=turn, index=index, from_turn=from_turn):
+            check_id(turn, what="the turn id")
+            if not 0 <= from_turn <= max(index, 0):
+                raise Error(Code.INVALID_ARGUMENT, f"the model view of turn {index} starts at turn {from_turn}")
+        case InputAdmitted(input=input, turn=turn, parts=parts, key=key):
+            check_id(input, what="the input id")
+            check_id(turn, what="the turn id")
             if key:
                 check_id(key, what="the input key")
             if not parts:
@@ -200,8 +266,16 @@ def _check_record(record: Record) -> None:
             pass
 
 
+def _check_effect(effect: EffectId) -> None:
+    """Check that this version could have given the effect this id."""
+    ref = parse_ref(effect)
+    numbers = (ref.iteration, ref.index, ref.attempt) if isinstance(ref, EffectRef) else (ref.iteration, ref.index)
+    if ref.id != effect or not all(0 <= (n or 0) <= MAX_RECORDS for n in numbers):
+        raise Error(Code.INVALID_ARGUMENT, f"{effect!r} is not the id of an effect of a turn")
+
+
 def _check_log(rows: Sequence[Row]) -> None:
-    problems = list(islice(contradictions(rows), MAX_TOLD))
+    problems = list(islice(chain(contradictions(rows), _gaps(rows)), MAX_TOLD))
     if problems:
         raise Error(
             Code.EXPORT_INVALID,
@@ -211,8 +285,27 @@ def _check_log(rows: Sequence[Row]) -> None:
         )
 
 
+def _gaps(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield the claims whose numbers have gaps: the next number is found by binary search."""
+    claims = [(row.seq, row.record) for row in rows if row.kind == "child_claimed"]
+    for expected, (seq, record) in enumerate(claims, 1):
+        if isinstance(record, ChildClaimed) and record.number != expected:
+            yield f"#{seq}: sub-agent {record.number} is claimed, expected {expected}"
+
+
 def _owned(row: Row, agent: str) -> Row:
-    return replace(row, data=encode({"agent": agent}))
+    """Return a row of the past as a row of its new session. Its sub-agents stay with the exported session."""
+    match row.record:
+        case SessionOpened():
+            return replace(row, data=write(SessionOpened(agent=agent)))
+        case ChildClaimed() as claimed:
+            own = replace(claimed, handle=_FOREIGN + claimed.handle, parent=row.stream, live=())
+            return replace(row, data=write(own))
+        case ChildRegistered() as child:
+            own = replace(child, handle=_FOREIGN + child.handle, child=SessionId(""))
+            return replace(row, data=write(own))
+        case _:
+            return row
 
 
 def _closing(rows: list[Row]) -> list[Record]:
