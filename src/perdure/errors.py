@@ -29,6 +29,7 @@ class Code(StrEnum):
     MODEL_UNKNOWN = "model_unknown"
     MODEL_KEY_MISSING = "model_key_missing"
     MODEL_PACKAGE_MISSING = "model_package_missing"
+    CONFIG_UNTRUSTED = "config_untrusted"
     SESSION_UNKNOWN = "session_unknown"
     SESSION_AGENT_CONFLICT = "session_agent_conflict"
     SESSION_BUSY = "session_busy"
@@ -216,6 +217,7 @@ TRAITS: Mapping[Code, Trait] = {
     Code.MODEL_UNKNOWN: _BAD,
     Code.MODEL_KEY_MISSING: _BAD,
     Code.MODEL_PACKAGE_MISSING: _BAD,
+    Code.CONFIG_UNTRUSTED: _BAD,
     Code.SESSION_UNKNOWN: _MISSING,
     Code.SESSION_AGENT_CONFLICT: _CONFLICT,
     Code.SESSION_BUSY: Trait(409, "later"),

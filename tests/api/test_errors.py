@@ -22,6 +22,7 @@ CODES = [
     "model_unknown",
     "model_key_missing",
     "model_package_missing",
+    "config_untrusted",
     "session_unknown",
     "session_agent_conflict",
     "session_busy",

@@ -88,6 +88,19 @@ def test_a_key_in_the_file_is_found(folder: Path) -> None:
     assert any(value.endswith("k1") for value in server.asked[0].headers.values())
 
 
+def test_s06_a_cloned_folder_gets_neither_key_nor_conversation(folder: Path) -> None:
+    with beside(Loopback(always=lambda _: spoken.reply("openai", "Hello"))) as server:
+        (folder / "perdure.toml").write_text(f'[providers.openai]\nbase_url = "{server.url}/v1"\n')
+        env = {"OPENAI_API_KEY": "sk-canary"}
+        ran = perdure("run", "agent:app", "--model", "openai:gpt-5.2", "my private question", cwd=folder, env=env)
+        listed = perdure("models", "list", cwd=folder, env=env)
+    assert "is not used with the key of OPENAI_API_KEY" in ran.err
+    assert ran.code != 0
+    assert not server.asked
+    assert listed.code == 0
+    assert "refused" in listed.out
+
+
 def traveller(asked: Asked) -> Answer:
     """A model that books: it searches, pays, mails and reports, by what has happened so far."""
     done = [one for one in asked.json["messages"] if one["role"] == "tool"]

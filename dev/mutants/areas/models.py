@@ -10,6 +10,13 @@ SHAPES = "tests/providers/test_shapes.py"
 
 MUTANTS = [
     Mutant(
+        "a key of the environment goes to an address of the file",
+        "models/providers/credentials.py",
+        "and key and source != FILE and not self._trusts()",
+        "and False",
+        "tests/unit/models/test_configuration.py -k never_gets",
+    ),
+    Mutant(
         "the response stream reaches the SDK unfiltered",
         "models/providers/plain_events.py",
         "response.stream = PlainEvents(response.stream)",

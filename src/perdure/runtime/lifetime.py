@@ -14,6 +14,7 @@ from perdure.ids import VERSION
 from perdure.models.providers import clients
 from perdure.observe.head_poller import HeadPoller
 from perdure.runtime.agent import setup_of
+from perdure.runtime.model_survey import redirected
 from perdure.runtime.shared import Compositions, Shared
 from perdure.runtime.tuning import RuntimeOptions
 from perdure.runtime.worker.lounge import Lounge
@@ -92,6 +93,7 @@ class Lifetime:
             version = await rt.store.version()
             if rt.wants_worker:
                 await self._connect()
+                await self._tell_addresses()
                 await self._start_worker()
         except BaseException:
             await self._connected.aclose()
@@ -106,6 +108,11 @@ class Lifetime:
         for one in {id(one): one for toolbox in toolboxes for one in toolbox.connects}.values():
             await one.connect()
             self._connected.push_async_callback(one.disconnect)
+
+    async def _tell_addresses(self) -> None:
+        """Log the providers whose address is not their own: keys and conversations go there."""
+        for line in await redirected(self._rt.models, self._rt.agents):
+            log.warning("model address configured %s", line)
 
     async def _start_worker(self) -> None:
         rt, work = self._rt, self._rt.work

@@ -11,6 +11,7 @@ from decimal import Decimal
 from typing import Literal, TypeAlias
 from urllib.parse import urlsplit
 
+from perdure.errors import Error
 from perdure.models.protocol import KnowsPrices, Model
 from perdure.models.providers.credentials import LocalCredentials
 from perdure.models.providers.names import PROVIDERS, Provider
@@ -25,7 +26,7 @@ MILLION = 1_000_000
 _SAMPLE = 1_000
 """Few enough tokens that no provider charges the price of long requests."""
 
-Status: TypeAlias = Literal["ready", "no key", "no address", "not installed", "unknown"]
+Status: TypeAlias = Literal["ready", "no key", "no address", "not installed", "refused", "unknown"]
 Lacking: TypeAlias = Literal["package", "address", "key"] | None
 _STATUS: Mapping[Lacking, Status] = {
     None: "ready",
@@ -81,6 +82,22 @@ async def providers(models: Models) -> tuple[ProviderState, ...]:
 
 
 async def _provider(models: Models, provider: Provider) -> ProviderState:
+    try:
+        return await _usable(models, provider)
+    except Error as problem:
+        return ProviderState(
+            name=provider.name,
+            status="refused",
+            extra=provider.extra,
+            installed=True,
+            key_from=None,
+            keyless=provider.keyless,
+            address=None,
+            hint=problem.hint or problem.because,
+        )
+
+
+async def _usable(models: Models, provider: Provider) -> ProviderState:
     credentials = await models.credentials_of(provider)
     given = models.sources.credentials is not None
     lacking = await ProviderModel(provider.name, provider, "", models.credentials_of).lacks()
@@ -95,6 +112,22 @@ async def _provider(models: Models, provider: Provider) -> ProviderState:
         address=_shown(credentials.base_url or provider.base_url),
         hint=_hint(provider, lacking, given=given),
     )
+
+
+async def redirected(models: Models, agents: Mapping[str, Agent]) -> tuple[str, ...]:
+    """Return a line for each provider in use whose address is not its own, with the source of the address."""
+    if models.sources.providers is not None or models.sources.credentials is not None:
+        return ()  # the host knows its addresses
+    local, found = LocalCredentials(), dict[str, str]()
+    for real in (setup_of(agent).model for agent in agents.values()):
+        if isinstance(real, ProviderModel):
+            try:
+                source, address = local.address_from(real.provider), await real.address()
+            except Error:
+                continue  # the model tells it when it is called
+            if source is not None and address == local.of(real.provider).base_url:
+                found[real.provider.name] = f"provider={real.provider.name} address={_shown(address)} source={source}"
+    return tuple(found.values())
 
 
 async def in_use(models: Models, agents: Mapping[str, Agent]) -> tuple[ModelState, ...]:
@@ -117,7 +150,10 @@ async def state_of(model: Model, models: Models, *, agent: str = "", origin: Ori
     real = await models.behind(model)
     if isinstance(real, MissingModel):
         return ModelState(model.name, "unknown", agent, origin, Prices(), real.reason)
-    lacking = await real.lacks() if isinstance(real, ProviderModel) else None
+    try:
+        lacking = await real.lacks() if isinstance(real, ProviderModel) else None
+    except Error as problem:
+        return ModelState(model.name, "refused", agent, origin, Prices(), problem.hint or problem.because)
     hint = ""
     if isinstance(real, ProviderModel):
         hint = _hint(real.provider, lacking, given=models.sources.credentials is not None)

@@ -14,6 +14,7 @@ from perdure.codec import Json
 from perdure.errors import Code, Error
 from perdure.ids import SessionId, TurnId
 from perdure.models.protocol import CancelsJobs, KnowsPrices, Model, ModelEvent, ModelRequest
+from perdure.models.providers.configuration import configuration
 from perdure.models.providers.names import PROVIDERS, Provider, split
 from perdure.models.providers.provided import ProviderModel, of_this_process
 from perdure.models.registry import resolve
@@ -48,6 +49,7 @@ class Models:
 
     def __init__(self, sources: ModelSources | None, agents: Mapping[str, Agent]) -> None:
         self.sources = sources or ModelSources()
+        configuration()  # read before any command of an agent can write it
         self._agents = agents
         self._found: dict[str, tuple[ModelWithProvider, ProviderModel]] = {}
         self._utility = resolve(self.sources.utility) if self.sources.utility is not None else None

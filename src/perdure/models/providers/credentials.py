@@ -3,41 +3,62 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import cast
 
 from perdure.errors import Code, Error
+from perdure.models.providers.configuration import FILE, Section, configuration
 from perdure.models.providers.names import Provider
 from perdure.services.llm import ProviderCredentials
 from perdure.services.secrets import Secret
 
-FILE = "perdure.toml"
+TRUST = "PERDURE_TRUST_CONFIG"
+"""The variable that allows an address of the file for a key of the environment."""
 
 
 class LocalCredentials:
     """Credentials of this process: from its environment, then from `perdure.toml` in its working directory.
 
-    Both are read on demand, so a key that is set later is found.
+    Law: a key goes only to the provider's own address, to one of the environment, or to the address beside it in the
+    file. A variable that is set later is found; the file is read once.
     """
 
     def __init__(self, environment: Mapping[str, str] | None = None, file: Path | None = None) -> None:
         self._environment = os.environ if environment is None else environment
-        self._file = file
+        self._config = configuration(file)
 
     def of(self, provider: Provider) -> ProviderCredentials:
-        """Return the known credentials of a provider."""
-        section = self._section(provider.family)
-        key = next((key for _, key in self._keys(provider, section) if key), None)
-        base_url = self._said(provider.base_url_variable) or section.get("base_url", "").strip()
+        """Return the known credentials of a provider.
+
+        Raises:
+            Error: `config_untrusted` if a key of the environment would go to an address of the file.
+        """
+        section = self._config.section(provider.family)
+        source, key = self._key(provider, section)
+        base_url = self._said(provider.base_url_variable)
+        if not base_url and (base_url := self._address(section)) and key and source != FILE and not self._trusts():
+            raise _untrusted(provider, source)  # threat: T-CFG-01
         return ProviderCredentials(Secret(key) if key else None, base_url or None)
 
     def key_from(self, provider: Provider) -> str | None:
         """Return the source of a provider's key, the name of a variable or of the file, or None."""
-        return next((place for place, key in self._keys(provider, self._section(provider.family)) if key), None)
+        source, key = self._key(provider, self._config.section(provider.family))
+        return source if key else None
 
-    def _keys(self, provider: Provider, section: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    def address_from(self, provider: Provider) -> str | None:
+        """Return the source of an address that is not the provider's own, or None."""
+        if self._said(provider.base_url_variable):
+            return provider.base_url_variable
+        return FILE if self._address(self._config.section(provider.family)) else None
+
+    def _key(self, provider: Provider, section: Section) -> tuple[str, str]:
+        """Return the source of the key and the key. An address of the file takes the key beside it first."""
+        found = [(source, key) for source, key in self._keys(provider, section) if key]
+        if self._address(section) and not self._said(provider.base_url_variable):
+            found.sort(key=lambda one: one[0] != FILE)
+        return found[0] if found else ("", "")
+
+    def _keys(self, provider: Provider, section: Section) -> Iterator[tuple[str, str]]:
         """Yield every possible source of a key and its value, in order of precedence."""
         for name in provider.keys:
             yield name, self._said(name)
@@ -45,24 +66,25 @@ class LocalCredentials:
         named = section.get("api_key_env", "")
         yield named, self._said(named)
 
+    def _address(self, section: Section) -> str:
+        return section.get("base_url", "").strip()
+
+    def _trusts(self) -> bool:
+        return self._said(TRUST) == "1"
+
     def _said(self, name: str) -> str:
         """Return the value of a variable, without the trailing newline that a key from a file often has."""
         return self._environment.get(name, "").strip()
 
-    def _section(self, family: str) -> dict[str, str]:
-        file = self._file or Path(FILE)
-        try:
-            found = tomllib.loads(file.read_text("utf-8"))
-        except FileNotFoundError:
-            return {}
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
-            raise Error(Code.INVALID_ARGUMENT, f"{file} cannot be read", because=str(problem)) from None
-        providers = found.get("providers")
-        section = cast("dict[str, object]", providers).get(family) if isinstance(providers, dict) else None
-        if not isinstance(section, dict):
-            return {}
-        said = cast("dict[str, object]", section)
-        return {name: value for name, value in said.items() if isinstance(value, str)}
+
+def _untrusted(provider: Provider, source: str) -> Error:
+    return Error(
+        Code.CONFIG_UNTRUSTED,
+        f"the address of {FILE} is not used with the key of {source}",
+        because=f"[providers.{provider.family}] has a base_url and no api_key of its own",
+        hint=f"export {provider.base_url_variable}=…   or {TRUST}=1 if you wrote {FILE}",
+        provider=provider.family,
+    )
 
 
 def key_missing(provider: Provider) -> Error:

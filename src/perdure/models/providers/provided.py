@@ -91,6 +91,10 @@ class ProviderModel:
         building.check(self.provider, await self._credentials(self.provider))
         await asyncio.to_thread(building.load, self.provider)
 
+    async def address(self) -> str | None:
+        """Return the configured address of the provider, or None for the provider's own."""
+        return (await self._credentials(self.provider)).base_url
+
     async def lacks(self) -> Literal["package", "address", "key"] | None:
         """Return the missing requirement of the model, found without imports, or None."""
         if not building.is_installed(self.provider):
