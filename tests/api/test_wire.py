@@ -353,8 +353,10 @@ RECORDS: list[tuple[records.Record, str]] = [
     ),
     (records.SessionResumed(origin="maria"), '{"type":"session_resumed","origin":"maria"}'),
     (
-        records.ApprovalGranted(grant=PromiseId("k1"), tool="refund", by="ana", at=5, via="cli"),
-        '{"type":"approval_granted","grant":"k1","tool":"refund","by":"ana","at":5,"via":"cli"}',
+        records.ApprovalGranted(
+            grant=PromiseId("k1"), tool="refund", agent="a", contract="c1", by="ana", at=5, via="cli"
+        ),
+        '{"type":"approval_granted","grant":"k1","tool":"refund","agent":"a","contract":"c1","by":"ana","at":5,"via":"cli"}',
     ),
     (records.SessionImported(agent="support"), '{"type":"session_imported","agent":"support"}'),
     (records.GrantRevoked(grant=PromiseId("k1"), by="bob"), '{"type":"grant_revoked","grant":"k1","by":"bob"}'),

@@ -667,7 +667,9 @@ async def test_grant_is_revoked_by_an_unambiguous_id(app: App) -> None:
     rt, session = await granted(app, [])
     (grant,) = await session.grants()
     for other in range(16):  # whatever the first one is called, two begin like it
-        made = ApprovalGranted(grant=PromiseId(f"{other:x}" * 16), tool=f"t{other}", by="ana", at=1)
+        made = ApprovalGranted(
+            grant=PromiseId(f"{other:x}" * 16), tool=f"t{other}", agent="a", contract="c", by="ana", at=1
+        )
         await core_of(rt).store.annotate(ref_of(session).stream, Entry.of(made, at=1))
     wrong: list[tuple[object, object, Code]] = [
         (grant.grant[0], "bob", Code.INVALID_ID),

@@ -12,6 +12,7 @@ BODIES = "tests/scenarios/test_bodies.py"
 APPROVALS = "tests/scenarios/test_approvals.py"
 PROMISES = "tests/scenarios/test_promises.py"
 CLIENTS = "tests/scenarios/test_client_side.py"
+GRANTS = "tests/scenarios/test_grants.py"
 INTERRUPT = "tests/scenarios/test_interrupting.py"
 NO_FENCE = (
     """    if state is None or plan.fence > state.fence:
@@ -73,9 +74,30 @@ MUTANTS = [
     Mutant(
         "a batch approved for the session leaves grants behind when one is revoked",
         "session/fold.py",
-        "case ApprovalGranted(tool=tool) if grant_for(state, tool) is None:",
-        "case ApprovalGranted(tool=tool):",
+        "    if before is None:\n        return (*grants, made)",
+        "    if before is None or True:\n        return (*grants, made)",
         f"{APPROVALS} -k 'revoked_at_once and memory'",
+    ),
+    Mutant(
+        "a grant covers a tool of the same name of another agent",
+        "session/fold.py",
+        "(one.agent, one.tool) == (agent, contract.name)",
+        "one.tool == contract.name",
+        f"{GRANTS} -k 'another_agent and memory'",
+    ),
+    Mutant(
+        "a grant covers a contract that a deploy has changed",
+        "session/fold.py",
+        "return known if known is not None and known.contract == contract.digest else None",
+        "return known",
+        f"{GRANTS} -k 'deploy_changed and memory'",
+    ),
+    Mutant(
+        "a grant covers a contract deployed during the turn",
+        "runtime/turns/environment.py",
+        "        if not prepared.is_as_captured:\n            return None\n",
+        "",
+        f"{GRANTS} -k 'deployed_during and memory'",
     ),
     Mutant(
         "the client is asked before local calls have ended",

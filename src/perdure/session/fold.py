@@ -38,6 +38,7 @@ from perdure.vocab.records import (
     TurnEnded,
     TurnOpened,
 )
+from perdure.vocab.tools import ToolContract
 from perdure.vocab.usage import Usage
 from perdure.vocab.wire import Value
 
@@ -107,9 +108,8 @@ def fold(state: SessionState, seq: Seq, record: Record) -> SessionState:
             return replace(state, seq=seq, paused=isinstance(record, SessionPaused))
         case TitleSet() | ModelSet() | TagsSet() | SessionImported():
             return replace(_with_label(state, record), seq=seq)
-        case ApprovalGranted(tool=tool) if grant_for(state, tool) is None:
-            # One grant per tool, so that one revocation suffices.
-            return replace(state, seq=seq, grants=(*state.grants, record))
+        case ApprovalGranted():
+            return replace(state, seq=seq, grants=_with_grant(state.grants, record))
         case GrantRevoked(grant=revoked):
             kept = tuple(grant for grant in state.grants if grant.grant != revoked)
             return replace(state, seq=seq, grants=kept)
@@ -153,9 +153,20 @@ def cancel_of(state: SessionState, turn: TurnId) -> CancelRequested | None:
     return next((request for request in state.cancels if request.turn == turn), None)
 
 
-def grant_for(state: SessionState, tool: str) -> ApprovalGranted | None:
-    """Return the grant that covers calls of a tool, or None."""
-    return next((grant for grant in state.grants if grant.tool == tool), None)
+def _with_grant(grants: tuple[ApprovalGranted, ...], made: ApprovalGranted) -> tuple[ApprovalGranted, ...]:
+    """Return the grants with a new one. An agent has one grant per tool, so that one revocation suffices."""
+    before = next((one for one in grants if (one.agent, one.tool) == (made.agent, made.tool)), None)
+    if before is None:
+        return (*grants, made)
+    if before.contract == made.contract:
+        return grants
+    return tuple(made if one is before else one for one in grants)
+
+
+def grant_for(state: SessionState, agent: str, contract: ToolContract) -> ApprovalGranted | None:
+    """Return the grant that covers calls of a tool with this contract by this agent, or None."""
+    known = next((one for one in state.grants if (one.agent, one.tool) == (agent, contract.name)), None)
+    return known if known is not None and known.contract == contract.digest else None
 
 
 def fold_all(snapshot: bytes | None, rows: Iterable[Row]) -> SessionState:

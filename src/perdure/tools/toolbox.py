@@ -41,6 +41,11 @@ class Prepared:
     """True if the model can read the rest of a truncated result."""
 
     @property
+    def is_as_captured(self) -> bool:
+        """True if the current tool has the contract that the turn captured."""
+        return self.tool.contract == self.contract
+
+    @property
     def has_predicate(self) -> bool:
         """True if the tool has a predicate that decides which calls need approval."""
         return getattr(self.tool, "needs_approval", None) is not None

@@ -150,7 +150,7 @@ def _owed_by_call(turn: Turn, call: Call) -> Owed:
         )
     match call.undecided:
         case EffectStarted(command=AwaitEvent() as command, due_at=due_at):
-            return AwaitApproval(replace(ref, tail="approval"), call.request, command, due_at)
+            return AwaitApproval(replace(ref, tail="approval"), call.request, call.contract, command, due_at)
         case _:
             return RunCall(ref, call.request, call.contract, call.decision)
 

@@ -55,6 +55,7 @@ class AwaitApproval(msgspec.Struct, frozen=True, gc=False):
 
     ref: EffectRef
     call: ToolCall
+    contract: ToolContract | None
     command: AwaitEvent
     due_at: int | None
 

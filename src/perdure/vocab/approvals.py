@@ -13,6 +13,8 @@ from perdure.codec import Json, digest, to_json
 from perdure.ids import CallId, PromiseId
 from perdure.vocab.outcomes import Failed, FailureDetail, NotRun, Success, ToolOutput
 from perdure.vocab.promises import Failure, Ok, Resolution, TimedOut, ToolApproval
+from perdure.vocab.records import ApprovalGranted
+from perdure.vocab.tools import ToolContract
 from perdure.vocab.wire import Value
 
 Verdict = Literal["approve", "deny", "happened", "did_not_happen", "unknown"]
@@ -71,6 +73,19 @@ def refused(resolution: Resolution) -> ToolOutput:
         message = resolution.message
         return Failed(failure=FailureDetail(code="approval_expired", message=message, failure_class="timeout"))
     return NotRun(reason="it needed an approval, and the request was withdrawn")
+
+
+def granted(question: PromiseId, agent: str, contract: ToolContract, decision: Decision) -> ApprovalGranted:
+    """Return the grant that an approval for the session creates."""
+    return ApprovalGranted(
+        grant=question,
+        tool=contract.name,
+        agent=agent,
+        contract=contract.digest,
+        by=decision.by,
+        at=decision.at,
+        via=decision.via,
+    )
 
 
 def lapsed(decision: Decision) -> Failure:

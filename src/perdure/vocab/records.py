@@ -230,10 +230,15 @@ class TurnAgentChanged(Value, frozen=True, tag="turn_agent_changed"):
 
 
 class ApprovalGranted(Value, frozen=True, tag="approval_granted"):
-    """An approver allowed this call and later calls of the tool in this session. `grant` is the resolved promise."""
+    """An approver allowed this call and later calls of the tool in this session. `grant` is the resolved promise.
+
+    The grant covers calls by this agent of the tool with this contract, given by its digest.
+    """
 
     grant: PromiseId
     tool: str
+    agent: str
+    contract: str
     by: str
     at: int
     via: str = ""

@@ -175,6 +175,11 @@ class ToolContract(Value, frozen=True):
         """A digest that changes exactly when the accepted arguments change."""
         return digest(self.definition.parameters)
 
+    @property
+    def digest(self) -> str:
+        """A digest that changes exactly when the contract changes."""
+        return digest(self)
+
 
 class Composition(Value, frozen=True):
     """Everything of an agent that a turn depends on. Stored once per content, referenced by hash.

@@ -28,14 +28,15 @@ async def _list(name: str, db: str, *, json: bool, quiet: bool) -> None:
         found = await session.grants()
     for one in found if json or quiet else ():
         if json:
-            emit(type="grant", v=1, session=session.id, grant=one.grant, tool=one.tool, by=one.by, at=utc(one.at))
+            told = {"grant": one.grant, "agent": one.agent, "tool": one.tool, "by": one.by, "at": utc(one.at)}
+            emit(type="grant", v=1, session=session.id, **told)
         else:
             say(one.grant)
     if json or quiet:
         return
     if found:
-        columns = [Column(title) for title in ("GRANT", "TOOL", "BY", "SINCE", "VIA")]
-        table(columns, [(one.grant[:16], one.tool, one.by, utc(one.at), one.via) for one in found])
+        columns = [Column(title) for title in ("GRANT", "AGENT", "TOOL", "BY", "SINCE", "VIA")]
+        table(columns, [(one.grant[:16], one.agent, one.tool, one.by, utc(one.at), one.via) for one in found])
     note(f"{count(len(found), 'grant')}." if found else "No session-wide approvals.")
 
 

@@ -15,13 +15,14 @@ from perdure.clock import Clock
 from perdure.commit.plan import PersonRequest
 from perdure.effects.controller import Begun, DispatchPolicy
 from perdure.effects.promises import unsigned_key
-from perdure.ids import TurnId
 from perdure.runtime.calls.runners import still_holds
 from perdure.runtime.turns.starts import APPROVAL_MS
 from perdure.runtime.worker.owned import OwnedStream
 from perdure.store.protocol import Store
 from perdure.tools.body import Body
-from perdure.vocab.approvals import Decision, approved, consent_to, decision_of, did_not_happen, refused
+from perdure.tools.toolbox import Prepared
+from perdure.turn.state import Turn
+from perdure.vocab.approvals import Decision, approved, consent_to, decision_of, did_not_happen, granted, refused
 from perdure.vocab.effects import AwaitEvent, PreparedToolCall
 from perdure.vocab.log_keys import gate_key, revocation_key
 from perdure.vocab.outcomes import AwaitEventOutcome, ToolOutput, into_await_event
@@ -45,12 +46,12 @@ class ChildApprovals:
     owned: OwnedStream
     store: Store
     clock: Clock
-    turn: TurnId
-    grant: Callable[[str], ApprovalGranted | None]
+    turn: Turn
+    grant: Callable[[Turn, Prepared], ApprovalGranted | None]
 
-    async def allow(self, body: Body, step: str, call: PreparedToolCall, promises: Durability) -> Leave | ToolOutput:
+    async def allow(self, body: Body, step: str, call: PreparedToolCall, prepared: Prepared) -> Leave | ToolOutput:
         """Request approval for a call, exactly as it would run, unless that was done before."""
-        now = self.clock.wall_ms()
+        now, promises = self.clock.wall_ms(), prepared.durability
         key = unsigned_key(body.place.scope_id, consent_to(call.call_id, call.tool_name, call.args))
         due_at = now + (APPROVAL_MS if promises.approval_ms is None else promises.approval_ms)
         policy = DispatchPolicy(effect="pure", record_start=True, due_at=due_at)
@@ -60,10 +61,11 @@ class ChildApprovals:
         if not isinstance(begun, Begun):
             assert known
             return _judged(call, into_await_event(begun))
-        grant = None if asked_before else self.grant(call.tool_name)
+        grant = None if asked_before else self.grant(self.turn, prepared)
         if grant is not None:
             use = Decision(verdict="approve", by=grant.by, at=now, via="grant", grant=grant.grant).resolution
-            return Leave(call, lambda: self._use(body, begun, use, (gate_key(self.turn), revocation_key(grant.grant))))
+            unless = (gate_key(self.turn.id), revocation_key(grant.grant))
+            return Leave(call, lambda: self._use(body, begun, use, prepared, unless))
         if not asked_before:
             self.owned.ask(PersonRequest(key.key_id, "approval", now, due_at))
         await body.controller.ledger.durable()  # the promise must be durable before it can be answered
@@ -73,14 +75,16 @@ class ChildApprovals:
             body.close_part(begun, AwaitEventOutcome(resolution=resolution))
             return refused(resolution)
         allowed = call if decision.args is None else replace(call, args=decision.args)
-        return Leave(allowed, lambda: self._use(body, begun, resolution, (gate_key(self.turn),)))
+        return Leave(allowed, lambda: self._use(body, begun, resolution, prepared, (gate_key(self.turn.id),)))
 
     def given(self, body: Body, step: str, call: PreparedToolCall) -> Leave | ToolOutput:
         """Return the approval with which a call began before, whatever the policy requires now."""
         outcome = body.outcome_of("approval", step)
         return Leave(call) if outcome is None else _judged(call, into_await_event(outcome))
 
-    def _use(self, body: Body, begun: Begun, resolution: Resolution, unless: tuple[str, ...]) -> None:
+    def _use(
+        self, body: Body, begun: Begun, resolution: Resolution, prepared: Prepared, unless: tuple[str, ...]
+    ) -> None:
         """Record the decision in one separate append with the start of the call. The store checks that append."""
         decision = approved(resolution)
         assert decision is not None
@@ -88,10 +92,9 @@ class ChildApprovals:
         key = begun.envelope.command.key
         self.owned.flush()
         body.close_part(begun, AwaitEventOutcome(resolution=resolution))
-        if decision.for_session and begun.envelope.command.about is not None:
-            tool = begun.envelope.command.about.tool_name
-            made = ApprovalGranted(grant=key.key_id, tool=tool, by=decision.by, at=decision.at, via=decision.via)
-            body.controller.ledger.submit(made)
+        if decision.for_session:
+            agent = self.turn.composition.agent
+            body.controller.ledger.submit(granted(key.key_id, agent, prepared.contract, decision))
         self.owned.need(() if decision.grant else (key.key_id,), unless, provisional=True)
 
     async def answer(self, body: Body, step: str, about: PreparedToolCall) -> Decision | None:

@@ -262,7 +262,7 @@ class DispatchClient:
         if asked is False:
             return Leave(call)
         about = msgspec.structs.replace(call, call_id=child.ctx.call_id)
-        leave = await self._people.allow(body, child.step, about, bound.contract.durability)
+        leave = await self._people.allow(body, child.step, about, bound)
         if not isinstance(leave, Leave):
             return leave
         return replace(leave, call=msgspec.structs.replace(call, args=leave.call.args))

@@ -51,7 +51,7 @@ from perdure.tools.prepare import ToolPrepareContext
 from perdure.tools.services import Services
 from perdure.tools.step_outcomes import Parked
 from perdure.tools.subagents import Spawner
-from perdure.tools.toolbox import Toolbox
+from perdure.tools.toolbox import Prepared, Toolbox
 from perdure.turn.state import AskModel, AwaitApproval, AwaitCompletion, AwaitVerdict, Probe, RunCall, Turn
 from perdure.vocab.approvals import approved, decision_of, did_not_happen, lapsed
 from perdure.vocab.effects import AwaitEvent, Envelope
@@ -94,7 +94,7 @@ class RunnerDeps:
     permits: Permits
     opened_at: int
     joining: Callable[[Turn, InputAdmitted | None], list[Joining]]
-    grant: Callable[[str], ApprovalGranted | None]
+    grant: Callable[[Turn, Prepared], ApprovalGranted | None]
     spawner: Callable[[CallId, EffectLog], Spawner]
     lost: Callable[[Turn, Iterable[Record], EffectId, PartialReply | None], Awaitable[EffectSettled]]
     lost_completion: Callable[[Turn, EffectStarted], Awaitable[EffectSettled]]

@@ -34,9 +34,10 @@ from perdure.services.spawns import Lineage
 from perdure.session.fold import SessionState, grant_for
 from perdure.tools.context import ToolContext, origin_of
 from perdure.tools.origin import Clients
+from perdure.tools.toolbox import Prepared
 from perdure.turn.state import Turn
 from perdure.vocab.messages import AttachmentRef
-from perdure.vocab.records import EffectSettled, EffectStarted, Record
+from perdure.vocab.records import ApprovalGranted, EffectSettled, EffectStarted, Record
 
 if TYPE_CHECKING:
     from perdure.runtime.core import RuntimeCore
@@ -87,7 +88,7 @@ class TurnEnvironment:
             permits=shared.permits,
             opened_at=opened_at,
             joining=partial(self._waiting.joining, together=agent.batch_inputs),
-            grant=lambda tool: grant_for(self._state(), tool),
+            grant=self._grant,
             spawner=lambda call, ledger: Subagents(
                 shared, self._stream, Lineage.of(self._stream, self._state().parent), turn.id, call, ledger
             ),
@@ -147,6 +148,15 @@ class TurnEnvironment:
         session = SessionId(stream_names(self._stream)[2])
         return StallPolicy(turn.limits.stall_ms, beats(session, turn.id) if beats else None, self._shared.clock)
 
+    def _grant(self, turn: Turn, prepared: Prepared) -> ApprovalGranted | None:
+        """Return the session-wide approval that covers a call, or None.
+
+        A grant covers one contract. A call whose tool was deployed with another one during the turn is asked about.
+        """
+        if not prepared.is_as_captured:
+            return None
+        return grant_for(self._state(), turn.composition.agent, prepared.contract)
+
     async def _fetch(self, ref: AttachmentRef) -> bytes:
         store = self._shared.store
         try:
@@ -165,9 +175,7 @@ class TurnEnvironment:
         model = models.of(agent, site.turn.composition.model)
 
         def dispatch(ctx: ToolContext[object]) -> DispatchClient:
-            people = ChildApprovals(
-                self._owned, shared.store, shared.clock, site.turn.id, lambda tool: grant_for(self._state(), tool)
-            )
+            people = ChildApprovals(self._owned, shared.store, shared.clock, site.turn, self._grant)
             clients = partial(self._clients, agent=agent)
             is_dead, permits = shared.store.is_dead, shared.permits
             around = ChildCallDeps(setup_of(agent).toolbox, shared.threads, people, is_dead, permits, clients)

@@ -57,7 +57,7 @@ from perdure.turn.state import (
     RunCall,
     Turn,
 )
-from perdure.vocab.approvals import Decision, approved, lapsed, refused
+from perdure.vocab.approvals import Decision, approved, granted, lapsed, refused
 from perdure.vocab.effects import AwaitEvent, Envelope
 from perdure.vocab.messages import AttachmentRef
 from perdure.vocab.outcomes import (
@@ -75,7 +75,6 @@ from perdure.vocab.outcomes import (
     ToolCallOutcome,
 )
 from perdure.vocab.records import (
-    ApprovalGranted,
     AttachmentStored,
     CancelRequested,
     EffectSettled,
@@ -425,10 +424,8 @@ class TurnDriver:
     def _remember(self, asked: AwaitApproval, outcome: Outcome) -> None:
         """Record a session-wide approval, which covers later calls of the tool."""
         decision = approved(outcome.resolution) if isinstance(outcome, AwaitEventOutcome) else None
-        if decision is not None and decision.for_session:
-            grant = asked.command.key.key_id
-            tool, by, at, via = asked.call.name, decision.by, decision.at, decision.via
-            self.submit(ApprovalGranted(grant=grant, tool=tool, by=by, at=at, via=via))
+        if decision is not None and decision.for_session and asked.contract is not None:
+            self.submit(granted(asked.command.key.key_id, self.turn.composition.agent, asked.contract, decision))
 
     def _settle(self, flight: InFlight, outcome: Outcome) -> None:
         """Record an outcome, with the bytes it refers to."""

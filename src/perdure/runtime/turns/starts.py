@@ -142,7 +142,7 @@ def _begin_call(driver: TurnDriver, item: RunCall) -> bool:
     if not driver.permits.may_begin(item, driver.turn.composition.model):
         return False  # checked first: the append that starts the call also consumes its approval
     if item.decision is not None and not begun_before:
-        leave = _leave(driver, item, item.decision)
+        leave = _leave(driver, item, ready, item.decision)
         if not isinstance(leave, ApprovalUse):
             driver.controller.record(settlement(item.ref, item.call, leave))
             return True
@@ -178,10 +178,11 @@ def _ask(driver: TurnDriver, item: RunCall, ready: ReadyCall) -> bool:
     due_at = now + (APPROVAL_MS if patience is None else patience)
     scope = TurnScope(driver.where.tenant, driver.where.session, driver.turn.id)
     key = unsigned_key(scope.id, consent_to(item.call.id, item.call.name, ready.call.args))
-    wait = AwaitApproval(replace(item.ref, tail="approval"), item.call, AwaitEvent(key=key, about=ready.call), due_at)
+    command = AwaitEvent(key=key, about=ready.call)
+    wait = AwaitApproval(replace(item.ref, tail="approval"), item.call, item.contract, command, due_at)
     described = envelope(driver.where, driver.turn, wait)
     policy = DispatchPolicy(effect="pure", record_start=True, due_at=due_at)
-    grant = driver.around.grant(item.call.name)
+    grant = driver.around.grant(driver.turn, ready.prepared)
     if grant is None:
         settled = driver.start(wait, described, policy, driver.runners.approval(wait))
         driver.owned.ask(PersonRequest(key.key_id, "approval", now, due_at))
@@ -194,7 +195,7 @@ def _ask(driver: TurnDriver, item: RunCall, ready: ReadyCall) -> bool:
     return True
 
 
-def _leave(driver: TurnDriver, item: RunCall, decision: Decision) -> ApprovalUse | ToolOutput:
+def _leave(driver: TurnDriver, item: RunCall, ready: ReadyCall, decision: Decision) -> ApprovalUse | ToolOutput:
     """Return what the start of an approved call consumes, and the log keys that forbid it.
 
     Those keys are taken when the turn is cancelled or the grant is revoked. If the approval is no longer valid and the
@@ -202,7 +203,7 @@ def _leave(driver: TurnDriver, item: RunCall, decision: Decision) -> ApprovalUse
     """
     gate = gate_key(driver.turn.id)
     if decision.grant:
-        grant = driver.around.grant(item.call.name)
+        grant = driver.around.grant(driver.turn, ready.prepared)
         if grant is None or grant.grant != decision.grant:
             return refused(Cancelled())
         return ApprovalUse((), (gate, revocation_key(decision.grant)))
