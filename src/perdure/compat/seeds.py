@@ -19,7 +19,7 @@ from perdure.tools.context import Cancellation, ToolContext, completions_of, dis
 from perdure.tools.durable import DurableOps, Duration, body_of, event_of_key, json_step
 from perdure.tools.origin import CallOrigin
 from perdure.tools.provider import payload_as
-from perdure.tools.services import required
+from perdure.tools.services import missing, required
 from perdure.tools.steps import StepEffect
 from perdure.vocab.effects import PreparedToolCall
 from perdure.vocab.promises import EventKey
@@ -57,6 +57,25 @@ SERVICES = frozenset(
 )
 """Seed names of services. An absent service raises a `ToolError`."""
 
+ABSENT = frozenset(
+    {
+        "agent_store",
+        "budget_checker",
+        "capability_registry",
+        "connection_resolver",
+        "egress_service",
+        "image_store",
+        "leased_resource_store",
+        "payment_authority",
+        "provider_credential_store",
+        "session_resource_registry",
+        "sqldb_store",
+        "storage_store",
+        "utility_llm_service",
+    }
+)
+"""Seed names of services that no runtime has yet. Each raises the `ToolError` of an absent service."""
+
 OPTIONAL = frozenset({"network_access", "visible_tool_names"})
 """Seed names of services that may be None."""
 
@@ -65,6 +84,8 @@ ORIGIN = frozenset(
         "agent_frame_id",
         "async_process_id",
         "emit_child_process_started",
+        "event_context",
+        "event_emitter",
         "on_child_process",
         "own_process_id",
         "parent_call_id",
@@ -120,6 +141,8 @@ class SeedToolContext(_SeedDurable[ToolContext[Deps]], Generic[Deps]):
             raise AttributeError(name)
         if name in SERVICES:
             return required(getattr(self._ctx.services, name), name)
+        if name in ABSENT:
+            raise missing(name)
         if name in OPTIONAL:
             return getattr(self._ctx.services, name)
         if name in ORIGIN:

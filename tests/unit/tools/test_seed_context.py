@@ -46,6 +46,52 @@ class Conversation:
 
 # --- services
 
+FIELDS = [
+    "session_id",
+    "file_store",
+    "storage_store",
+    "image_store",
+    "provider_credential_store",
+    "utility_llm_service",
+    "egress_service",
+    "sqldb_store",
+    "message_retriever",
+    "session_store",
+    "session_mutator",
+    "agent_store",
+    "connection_resolver",
+    "schedule_store",
+    "platform_store",
+    "leased_resource_store",
+    "session_resource_registry",
+    "session_task_registry",
+    "event_emitter",
+    "event_context",
+    "tool_call_id",
+    "capability_registry",
+    "tool_registry",
+    "visible_tool_names",
+    "org_id",
+    "network_access",
+    "locale",
+    "budget_checker",
+    "payment_authority",
+    "subagent_spawn_store",
+]
+"""The fields of the seed's context."""
+EVENTS = {"event_emitter", "event_context"}
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_d8_each_field_of_the_seed_is_there_or_named_as_absent(name: str) -> None:
+    seed = SeedToolContext(context())
+    if name in {"tool_call_id", "session_id", "locale", "org_id", "visible_tool_names", "network_access"} | EVENTS:
+        getattr(seed, name)
+        return
+    with pytest.raises(ToolError, match=f"^{name.replace('_', ' ').capitalize()} not available") as refused:
+        getattr(seed, name)
+    assert refused.value.code == "service_unavailable"
+
 
 @pytest.mark.parametrize(
     ("service", "said"),
