@@ -31,6 +31,7 @@ from perdure.tools.registry import ToolRegistry
 from perdure.tools.tasks import cancel_task, task_tools, wait_task
 from perdure.vocab.messages import Message, Text, ToolResultPart
 from tests.scenarios.conftest import NewStore, until
+from tests.scenarios.runs import start_run
 
 ANY: Json = {"type": "object"}
 BIG = 256 * 1024 + 4096
@@ -266,7 +267,8 @@ async def test_spawn_background_rejects_when_session_active_run_limit_reached(ho
     gate.release.set()
     assert [(await over(rt, task)).state for task in started] == ["succeeded"] * 5
     assert core_of(rt).background.count == 0
-    again = await rt.tasks.create(
+    again = await start_run(
+        rt,
         CreateSessionTask(
             SessionId("s"),
             "background_tool",
@@ -277,7 +279,7 @@ async def test_spawn_background_rejects_when_session_active_run_limit_reached(ho
                 "signal_on_completion": False,
                 "run_id": "bg_x",
             },
-        )
+        ),
     )
     assert (await over(rt, again.id)).state == "succeeded", "an ended run frees its slot"
 

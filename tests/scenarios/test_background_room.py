@@ -20,6 +20,7 @@ from perdure.services.background import MAX_ACTIVE_PER_WORKER
 from perdure.services.tasks import CreateSessionTask, SessionTask
 from perdure.vocab.records import ProcessFirstStarted
 from tests.scenarios.conftest import NewStore, until
+from tests.scenarios.runs import start_run
 from tests.scenarios.test_background import Blocks, Gate
 
 S = SessionId("s")
@@ -76,7 +77,7 @@ async def test_concurrent_spawns_stay_within_the_worker_limit(house: House) -> N
     for session in sessions:
         await (await rt.session(session, agent="a")).ask("hello", timeout=30)
     asked = [run(session, f"{session}-{number}") for session in sessions for number in range(5)]
-    made = await asyncio.gather(*(rt.tasks.create(one) for one in asked), return_exceptions=True)
+    made = await asyncio.gather(*(start_run(rt, one) for one in asked), return_exceptions=True)
     refused = [one for one in made if isinstance(one, BaseException)]
     assert len(made) - len(refused) == MAX_ACTIVE_PER_WORKER == 64
     for problem in refused:
@@ -95,7 +96,7 @@ async def test_concurrent_spawns_stay_within_the_worker_limit(house: House) -> N
             assert (await over(rt, task.session_id, task.id)).state == "succeeded"
     assert core_of(rt).background.count == 0
     again = next(one for one, answer in zip(asked, made, strict=True) if isinstance(answer, Error))
-    await rt.tasks.create(again)
+    await start_run(rt, again)
     assert (await over(rt, again.session_id, again.id or "")).state == "succeeded"
 
 
@@ -106,11 +107,11 @@ async def test_refused_spawn_releases_its_slot(house: House, monkeypatch: pytest
     for session in ("s", "t"):
         await (await rt.session(session, agent="a")).ask("hello", timeout=30)
     for number in range(5):
-        await rt.tasks.create(run(S, f"r{number}"))
+        await start_run(rt, run(S, f"r{number}"))
     for number in range(5, 8):
         with pytest.raises(Error, match="per session"):
-            await rt.tasks.create(run(S, f"r{number}"))
-    await rt.tasks.create(run(SessionId("t"), "other"))
+            await start_run(rt, run(S, f"r{number}"))
+    await start_run(rt, run(SessionId("t"), "other"))
     gate.release.set()
 
 
@@ -122,8 +123,8 @@ async def test_a_run_that_finds_no_room_waits_and_is_not_begun(
     rt = await house.open(gate)
     sender = await house.open(gate, worker=False)
     await (await rt.session("s", agent="a")).ask("hello", timeout=30)
-    await rt.tasks.create(run(S, "first"))
-    await sender.tasks.create(run(S, "second"))
+    await start_run(rt, run(S, "first"))
+    await start_run(sender, run(S, "second"))
 
     async def deferred() -> bool:
         return "worker background run limit reached; start deferred" in caplog.text
@@ -147,9 +148,9 @@ async def test_run_without_a_slot_starts_when_one_is_free(
     rt = await house.open(gate)
     sender = await house.open(gate, worker=False)
     await (await rt.session("s", agent="a")).ask("hello", timeout=30)
-    await rt.tasks.create(run(S, "first"))
+    await start_run(rt, run(S, "first"))
     for id in ("second", "third"):
-        await sender.tasks.create(run(S, id))
+        await start_run(sender, run(S, id))
 
     async def deferred() -> bool:
         return caplog.text.count("worker background run limit reached; start deferred") == 2
@@ -169,7 +170,7 @@ async def test_run_of_a_stopped_worker_resumes_in_a_free_slot(
     own = AsyncExitStack()
     leaving = await House(house.new_store, own).open(left, idempotent=True)
     await (await leaving.session("s", agent="a")).ask("hello", timeout=30)
-    await leaving.tasks.create(run(S, "moved", reattachable=True))
+    await start_run(leaving, run(S, "moved", reattachable=True))
 
     async def begun(gate: Gate) -> bool:
         return gate.begun == 1
@@ -177,7 +178,7 @@ async def test_run_of_a_stopped_worker_resumes_in_a_free_slot(
     await until(lambda: begun(left), seconds=30)
     staying = await house.open(stays, idempotent=True)
     await (await staying.session("t", agent="a")).ask("hello", timeout=30)
-    await staying.tasks.create(run(SessionId("t"), "here", reattachable=True))
+    await start_run(staying, run(SessionId("t"), "here", reattachable=True))
     await until(lambda: begun(stays), seconds=30)
     await own.aclose()
 

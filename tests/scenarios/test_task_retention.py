@@ -14,6 +14,7 @@ from perdure.models.scripted import ScriptedModel, say
 from perdure.runtime.internals import core_of
 from perdure.services.tasks import CreateSessionTask, NewTaskMessage, SessionTaskUpdate, WakePolicy
 from tests.scenarios.conftest import NewStore, until
+from tests.scenarios.runs import start_run
 from tests.scenarios.test_background import Fails, Works, said
 
 S = SessionId("s")
@@ -60,8 +61,9 @@ async def is_gone(rt: Runtime, id: str) -> bool:
 async def test_ended_tasks_are_deleted_after_retention_and_open_ones_stay(house: House) -> None:
     rt = await house.open(keep_s=0.05)
     await session_of(rt)
-    for new in (external("open"), external("done"), run("run")):
+    for new in (external("open"), external("done")):
         await rt.tasks.create(new)
+    await start_run(rt, run("run"))
     await rt.tasks.update(S, "done", SessionTaskUpdate(state="succeeded", summary="all well"))
     for id in ("done", "run"):
         await until(lambda id=id: is_gone(rt, id), seconds=30)
@@ -127,9 +129,9 @@ async def hears(session: Session, *texts: str) -> None:
 async def test_a_run_that_ends_tells_its_session_as_its_policy_says(house: House) -> None:
     rt = await house.open()
     session = await session_of(rt)
-    await rt.tasks.create(run("quiet"))
-    await rt.tasks.create(run("ends", "on_terminal"))
-    await rt.tasks.create(run("fails", "on_terminal", "test_background_fail"))
+    await start_run(rt, run("quiet"))
+    await start_run(rt, run("ends", "on_terminal"))
+    await start_run(rt, run("fails", "on_terminal", "test_background_fail"))
     await hears(session, "Task Index succeeded: done", "Task Index failed: boom")
 
 

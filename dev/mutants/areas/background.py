@@ -124,7 +124,7 @@ MUTANTS = [
     Mutant(
         "background: a run about to start does not count toward the worker's limit",
         "runtime/tasks/tasks.py",
-        "with rt.background.coming(process_stream(rt.tenant, id)) if runs_here else nullcontext():",
+        "with rt.background.coming(process_stream(rt.tenant, id)) if rt.wants_worker else nullcontext():",
         "with nullcontext():",
         "tests/scenarios/test_background_room.py -k 'concurrent_spawns and memory'",
     ),

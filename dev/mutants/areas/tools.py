@@ -7,6 +7,7 @@ from dev.mutants.mutant import Mutant
 SURFACE = "tests/scenarios/test_tool_surface.py"
 BODIES = "tests/scenarios/test_bodies.py"
 APPROVALS = "tests/scenarios/test_approvals.py"
+DOOR = "tests/scenarios/test_door.py"
 INTERRUPT = "tests/scenarios/test_interrupting.py"
 SECRETS = "tests/scenarios/test_secrets.py"
 CODE = "tests/scenarios/test_code_mode.py"
@@ -18,6 +19,34 @@ INSIDE = "tests/scenarios/test_code_mode_resumable.py"
 INSIDE_KILLED = "tests/crash/test_code_mode_resumable.py"
 
 MUTANTS = [
+    Mutant(
+        "a background run starts without the approval of its tool",
+        "runtime/calls/children.py",
+        "        leave = await self._leave(child, body)\n        return _answered(call, await self._start_run",
+        '        leave = Leave(child.call, "begun_before")\n        return _answered(call, await self._start_run',
+        f"{DOOR} -k 'before_its_task_exists and memory'",
+    ),
+    Mutant(
+        "a tool creates the task of a background run",
+        "runtime/tasks/tasks.py",
+        "if new.kind == KIND_BACKGROUND_TOOL:\n            raise Error(",
+        "if new.kind == 'x':\n            raise Error(",
+        f"{DOOR} -k 'cannot_create_the_task and memory'",
+    ),
+    Mutant(
+        "a monitor is made for a tool that was removed",
+        "tools/background.py",
+        "    if refusal is not None:\n        raise ToolError",
+        "    if refusal is not None and False:\n        raise ToolError",
+        f"{DOOR} -k 'removed_tool and memory'",
+    ),
+    Mutant(
+        "a background run is executed by the agent that opened the session",
+        "runtime/tasks/tasks.py",
+        "definition=definition_of(admission.agent),",
+        'definition=definition_of("clerk"),',
+        f"{DOOR} -k 'belongs_to_the_agent and memory'",
+    ),
     Mutant(
         "a closing session cancels its oldest input first",
         "runtime/calls/clients.py",
@@ -426,7 +455,7 @@ MUTANTS = [
         also=Mutant(
             "",
             "runtime/tasks/tasks.py",
-            'recovery="rerunnable" if reattachable else "owner_bound",',
+            'recovery="rerunnable" if spec.get("reattachable") is True else "owner_bound",',
             'recovery="rerunnable",',
             "",
         ),

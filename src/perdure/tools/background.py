@@ -1,7 +1,8 @@
 """The tool `spawn_background`: starts another tool that outlives the turn.
 
-The tool checks its arguments in the documented order and creates a task of kind `background_tool`, which the task
-registry runs. The run id is derived from the call, so a repeated call after a crash finds its run.
+The tool checks its arguments in the documented order. The target then passes the checks of a direct call, and its
+approval if it needs one, before its task of kind `background_tool` exists. The run id is derived from the call, so a
+repeated call after a crash finds its run.
 """
 
 from __future__ import annotations
@@ -9,43 +10,24 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Protocol, cast, runtime_checkable
+from typing import cast
 
 from perdure.codec import Json, brief, digest
 from perdure.errors import Code, Error
-from perdure.services.background import BackgroundEventSink, BackgroundOutcome, RunAttempt
+from perdure.services.background import RunAttempt
 from perdure.services.schedules import MAX_ACTIVE_SCHEDULES_PER_SESSION
 from perdure.services.tasks import KIND_BACKGROUND_TOOL, KIND_MONITOR, ORPHANED, CreateSessionTask, SessionTask
-from perdure.tools.context import ToolContext
-from perdure.tools.decorator import Tool
+from perdure.tools.clients.dispatch import ChildCall, ChildResult, Dispatch
+from perdure.tools.context import ToolContext, origin_of
+from perdure.tools.door import BackgroundExecutableTool, executor_of
 from perdure.tools.errors import ToolError
 from perdure.tools.execution_result import ToolResult
 from perdure.tools.objects import BaseTool, SomeTool
 from perdure.tools.registry import ToolRegistry
+from perdure.vocab.outcomes import Failed, InDoubt, NotRun, Success
 from perdure.vocab.tools import ToolHints
 
 SPAWN_BACKGROUND = "spawn_background"
-
-
-@runtime_checkable
-class BackgroundExecutableTool(Protocol):
-    """A tool that can run in the background. Its hints must include `supports_background=True`."""
-
-    async def execute_background(
-        self, arguments: dict[str, Json], context: ToolContext[object], sink: BackgroundEventSink
-    ) -> BackgroundOutcome:
-        """Run the tool, reporting progress to `sink`.
-
-        Raises:
-            ToolError: the run failed; the session reads the message. Any other error is hidden.
-        """
-        ...
-
-
-def executor_of(tool: SomeTool | None) -> BackgroundExecutableTool | None:
-    """Return the background executor of a tool, or None."""
-    found = tool.written_as if isinstance(tool, Tool) else tool
-    return found if isinstance(found, BackgroundExecutableTool) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +78,7 @@ class SpawnBackgroundTool(BaseTool):
     description = "Run a background-capable tool asynchronously. Returns at once; the session is told when it is over."
     parameters_schema = _SCHEMA
     hints = ToolHints(idempotent=True)
+    effect = "resumable"  # it may wait for the target's approval
     checked = False  # the tool words its own errors
     requires_context = True
 
@@ -135,6 +118,13 @@ class SpawnBackgroundTool(BaseTool):
         return await _started(ctx, asked, tool.hints)
 
 
+def _door(ctx: ToolContext[object]) -> Dispatch:
+    dispatch = origin_of(ctx).clients.dispatch
+    if dispatch is None:
+        raise _Refused("Tool calls are not available in this context. Background runs are started from a turn.")
+    return dispatch(ctx)
+
+
 @dataclass(frozen=True, slots=True)
 class _SpawnArguments:
     tool: str
@@ -157,38 +147,37 @@ def _capable(registry: ToolRegistry, name: str) -> SomeTool:
 
 
 async def _started(ctx: ToolContext[object], asked: _SpawnArguments, hints: ToolHints) -> dict[str, Json]:
-    if (tasks := ctx.services.session_task_registry) is None:
+    if ctx.services.session_task_registry is None:
         raise _Refused("Session task registry not available in this context. Background runs require task tracking.")
     if ctx.services.file_store is None:
         raise _Refused(
             "Session file store not available in this context. spawn_background requires artifact persistence."
         )
     run = RunAttempt(f"bg_{brief(digest(('background', ctx.idempotency_key)))}", asked.title, asked.tool)
-    spec: Json = {
-        "tool": asked.tool,
-        "arguments": asked.args,
-        "reattachable": is_reattachable(hints),
-        "signal_on_completion": asked.signal,
-        "run_id": run.run_id,
-    }
-    new = CreateSessionTask(
-        session_id=ctx.session_id,
-        id=f"task_{run.run_id.removeprefix('bg_')}",
-        kind=KIND_BACKGROUND_TOOL,
-        display_name=asked.title,
-        spec=spec,
-        state="running",
-    )
-    try:
-        task = await tasks.create(new)
-    except Error as problem:
-        if problem.code is Code.TASK_LIMIT_EXCEEDED:
-            raise _Refused(problem.message) from None
-        raise
+
+    def task(args: dict[str, Json]) -> CreateSessionTask:
+        spec: Json = {
+            "tool": asked.tool,
+            "arguments": args,
+            "reattachable": is_reattachable(hints),
+            "signal_on_completion": asked.signal,
+            "run_id": run.run_id,
+        }
+        return CreateSessionTask(
+            session_id=ctx.session_id,
+            id=f"task_{run.run_id.removeprefix('bg_')}",
+            kind=KIND_BACKGROUND_TOOL,
+            display_name=asked.title,
+            spec=spec,
+            state="running",
+        )
+
+    started = await _door(ctx).start_run(ChildCall(asked.tool, asked.args), step="start", task=task)
+    made = _made(started)
     return {
         "run_id": run.run_id,
         "resource_id": run.run_id,
-        "task_id": task.id,
+        "task_id": made["task_id"],
         "title": asked.title,
         "tool": asked.tool,
         "status": "running",
@@ -196,7 +185,23 @@ async def _started(ctx: ToolContext[object], asked: _SpawnArguments, hints: Tool
         "artifact_dir": run.artifact_dir,
         "log_path": run.log_path,
         "result_path": run.result_path,
+        **({"args": made["args"]} if made["args"] != asked.args else {}),  # an approver changed them
     }
+
+
+def _made(started: ChildResult) -> dict[str, Json]:
+    """Return the value of a started run, or raise the failure of its target."""
+    match started.output:
+        case Success(value=value):
+            return cast("dict[str, Json]", value)
+        case Failed(failure=failure) if failure.code == Code.TASK_LIMIT_EXCEEDED:
+            raise _Refused(failure.message)
+        case Failed(failure=failure):
+            raise ToolError(failure.message, code=failure.code, retry_safe=failure.retry_safe)
+        case InDoubt(message=message):
+            raise ToolError(message, code="outcome_unknown")
+        case NotRun(reason=reason):
+            raise ToolError(reason, code="cancelled")
 
 
 def is_reattachable(hints: ToolHints) -> bool:
@@ -288,6 +293,9 @@ async def _scheduled(ctx: ToolContext[object], asked: _SpawnArguments, schedule:
             f"Maximum {MAX_ACTIVE_SCHEDULES_PER_SESSION} active schedules per session. "
             "Cancel an existing schedule first."
         )
+    refusal = _door(ctx).refusal(ChildCall(asked.tool, asked.args))
+    if refusal is not None:
+        raise ToolError(refusal.message, code=refusal.code)
     made = await schedules.create_schedule(
         ctx.session_id,
         monitor_description(asked.tool, asked.args, asked.title, asked.signal),

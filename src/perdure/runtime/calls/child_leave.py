@@ -20,6 +20,7 @@ from perdure.runtime.turns.starts import APPROVAL_MS
 from perdure.runtime.worker.owned import OwnedStream
 from perdure.store.protocol import Store
 from perdure.tools.body import Body
+from perdure.tools.door import Consent
 from perdure.tools.toolbox import Prepared
 from perdure.turn.state import Turn
 from perdure.vocab.approvals import Decision, approved, consent_to, decision_of, did_not_happen, granted, refused
@@ -36,6 +37,7 @@ class Leave:
     """A call that may run with these arguments. `use` consumes its approval; None if nothing is left to consume."""
 
     call: PreparedToolCall
+    consent: Consent
     use: Callable[[], None] | None = None
 
 
@@ -65,7 +67,7 @@ class ChildApprovals:
         if grant is not None:
             use = Decision(verdict="approve", by=grant.by, at=now, via="grant", grant=grant.grant).resolution
             unless = (gate_key(self.turn.id), revocation_key(grant.grant))
-            return Leave(call, lambda: self._use(body, begun, use, prepared, unless))
+            return Leave(call, "given", lambda: self._use(body, begun, use, prepared, unless))
         if not asked_before:
             self.owned.ask(PersonRequest(key.key_id, "approval", now, due_at))
         await body.controller.ledger.durable()  # the promise must be durable before it can be answered
@@ -75,12 +77,12 @@ class ChildApprovals:
             body.close_part(begun, AwaitEventOutcome(resolution=resolution))
             return refused(resolution)
         allowed = call if decision.args is None else replace(call, args=decision.args)
-        return Leave(allowed, lambda: self._use(body, begun, resolution, prepared, (gate_key(self.turn.id),)))
+        return Leave(allowed, "given", lambda: self._use(body, begun, resolution, prepared, (gate_key(self.turn.id),)))
 
     def given(self, body: Body, step: str, call: PreparedToolCall) -> Leave | ToolOutput:
         """Return the approval with which a call began before, whatever the policy requires now."""
         outcome = body.outcome_of("approval", step)
-        return Leave(call) if outcome is None else _judged(call, into_await_event(outcome))
+        return Leave(call, "begun_before") if outcome is None else _judged(call, into_await_event(outcome))
 
     def _use(
         self, body: Body, begun: Begun, resolution: Resolution, prepared: Prepared, unless: tuple[str, ...]
@@ -139,4 +141,4 @@ def _judged(call: PreparedToolCall, resolution: Resolution) -> Leave | ToolOutpu
     decision = approved(resolution)
     if decision is None:
         return refused(resolution)
-    return Leave(call if decision.args is None else replace(call, args=decision.args))
+    return Leave(call if decision.args is None else replace(call, args=decision.args), "given")

@@ -18,21 +18,24 @@ import msgspec
 from perdure.codec import Json, to_json
 from perdure.effects import keys
 from perdure.effects.controller import InlineController, Local
-from perdure.errors import Error
+from perdure.errors import Code, Error
 from perdure.ids import CallId, WorkerId
 from perdure.runtime.calls.child_bodies import ChildBodies, InnerCall, LentPermit, refuse_calls
 from perdure.runtime.calls.child_elsewhere import elsewhere
 from perdure.runtime.calls.child_leave import ChildApprovals, Leave
 from perdure.runtime.calls.clients import CallSite
 from perdure.runtime.calls.perform import ask_outside
+from perdure.runtime.tasks.tasks import StoredTasks
 from perdure.runtime.turns.approval_policy import asks
 from perdure.runtime.worker.permits import Permits
+from perdure.services.tasks import CreateSessionTask
 from perdure.tools.batch import collected, run_batch
 from perdure.tools.body import Body
 from perdure.tools.catalog import ActiveCatalog
 from perdure.tools.clients.dispatch import MAX_BATCH_CALLS, ChildCall, ChildResult
 from perdure.tools.context import Cancellation, ToolContext, origin_of
 from perdure.tools.decorator import Tool
+from perdure.tools.door import admit_run
 from perdure.tools.durable import body_of, json_step
 from perdure.tools.errors import OutcomeUnknown, ToolError
 from perdure.tools.execute import ToolThreads, run_to_end
@@ -71,6 +74,7 @@ class ChildCallDeps:
     is_dead: Callable[[WorkerId], Awaitable[bool]]
     permits: Permits
     clients: Callable[[CallSite], Clients]
+    runs: StoredTasks
 
 
 class DispatchClient:
@@ -78,6 +82,7 @@ class DispatchClient:
 
     def __init__(self, parent: ToolContext[object], site: CallSite, around: ChildCallDeps) -> None:
         self._clients = around.clients
+        self._runs = around.runs
         self._permits = around.permits
         self._people = around.people
         self._is_dead = around.is_dead
@@ -125,6 +130,56 @@ class DispatchClient:
         own = CallId(f"{self._parent.call_id}:{step}")
         about = PreparedToolCall(call_id=own, tool_id=f"tool:{what}", tool_name=what, args=to_json(args, where="args"))
         return await self._people.answer(body, step, about)
+
+    def refusal(self, call: ChildCall) -> FailureDetail | None:
+        """Return why another tool would not run with these arguments, or None. Approval is not requested."""
+        admitted = self._admit(call, alone=True)
+        if isinstance(admitted, Failed):
+            return admitted.failure
+        bound = self._bound_call(admitted, None)
+        return bound if isinstance(bound, FailureDetail) else None
+
+    async def start_run(
+        self, call: ChildCall, *, step: str, task: Callable[[dict[str, Json]], CreateSessionTask]
+    ) -> ChildResult:
+        """Start one other tool in the background as a step of this body, after the checks of a direct call."""
+        self._site.check_running()
+        body = body_of(self._parent)
+        admitted = self._admit(replace(call, call_id=call.call_id or step), alone=True)
+        if isinstance(admitted, Failed):
+            return _answered(call, admitted)
+        batched = BatchedCall(call=admitted, replay_suffix=step)
+        invocation = self._invocation(PreparedToolBatch.of((admitted,)))
+        child = _Child(self._context(batched, step, invocation, self._site.cancellation), batched, step)
+        leave = await self._leave(child, body)
+        return _answered(call, await self._start_run(child, leave, task) if isinstance(leave, Leave) else leave)
+
+    async def _start_run(
+        self, child: _Child, leave: Leave, task: Callable[[dict[str, Json]], CreateSessionTask]
+    ) -> ToolOutput:
+        """Register the run of an allowed call, unless that was done. The start consumes the approval."""
+        bound, body = self._bound(child, leave.call), body_of(self._parent)
+        if isinstance(bound, FailureDetail):
+            return Failed(failure=bound)
+        run = admit_run(bound, self._site.turn.composition, leave.consent)
+        if isinstance(run, FailureDetail):
+            return Failed(failure=run)
+
+        async def register() -> Json:
+            try:
+                made = await self._runs.start(task(run.arguments), run)
+            except Error as problem:
+                if problem.code is not Code.TASK_LIMIT_EXCEEDED:
+                    raise
+                return msgspec.to_builtins(_failure(problem.code.value, problem.message))
+            return msgspec.to_builtins(Success(value={"task_id": made.id, "args": run.arguments}))
+
+        given: Json = {"tool": child.call.tool_id, "args": child.call.args}
+        with suppress(OutcomeUnknown, StepFailed):  # the outcome is read from the log, as after re-entry
+            await body.step(child.step, given, register, "idempotent", in_loop=True, leave=leave.use)
+        output = outcome_at(body.outcome_of, child.step)
+        assert output is not None
+        return output
 
     async def call(self, call: ChildCall, *, step: str) -> ChildResult:
         """Run one other tool as a step of this body."""
@@ -190,7 +245,7 @@ class DispatchClient:
         """Run a child as a step of its parent's body, or replay it from the log, even if its tool is gone."""
         body = body_of(self._parent)
         over = body.outcome_of("step", child.step) is not None
-        leave = Leave(child.call) if over else await self._leave(child, body)
+        leave = Leave(child.call, "begun_before") if over else await self._leave(child, body)
         if not isinstance(leave, Leave):
             return leave
         child = replace(child, allowed=leave.call)
@@ -249,7 +304,7 @@ class DispatchClient:
             return self._people.given(body, child.step, call)
         bound = self._bound(child, captured)
         if isinstance(bound, FailureDetail) or not bound.may_need_leave:
-            return Leave(call)
+            return Leave(call, "not_needed")
         tool = bound.tool
 
         async def ask(_: Json) -> Json:
@@ -260,7 +315,7 @@ class DispatchClient:
 
         asked = await json_step(self._parent, f"{child.step}:asks", msgspec.to_builtins(call), ask, effect="pure")
         if asked is False:
-            return Leave(call)
+            return Leave(call, "predicate_declined")
         about = msgspec.structs.replace(call, call_id=child.ctx.call_id)
         leave = await self._people.allow(body, child.step, about, bound)
         if not isinstance(leave, Leave):
@@ -383,7 +438,10 @@ class DispatchClient:
             return await run_to_end(bound, ctx, threads=self._threads, left_ms=left_ms)
 
     def _bound(self, child: _Child, captured: PreparedToolCall | None) -> Prepared | FailureDetail:
-        asked = ToolCall(id=child.call.call_id, name=child.call.tool_name, args=child.call.args)
+        return self._bound_call(child.call, captured)
+
+    def _bound_call(self, call: PreparedToolCall, captured: PreparedToolCall | None) -> Prepared | FailureDetail:
+        asked = ToolCall(id=call.call_id, name=call.tool_name, args=call.args)
         return self._toolbox.prepare(asked, self._site.turn.composition.tool(asked.name), captured)
 
     def _prepare_context(self, child: _Child) -> ToolPrepareContext:

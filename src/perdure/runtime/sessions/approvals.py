@@ -114,9 +114,9 @@ class Approvals:
         reason: str = "",
         via: str = "api",
     ) -> Decision:
-        """Approve a call, as it is or with other arguments (`edit` replaces all). The model is told about the change.
+        """Approve a call, as it is or with other arguments (`args` replaces all). The model is told about the change.
 
-        `for_session` also allows later calls of the tool in this session, until `session.revoke(...)`.
+        `for_session` also allows later calls of the tool in this session, until `session.revoke_grant(...)`.
 
         Raises:
             Error: `approval_already_decided`, `approval_stale`, `approval_unknown`; `invalid_argument` for arguments

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from perdure.codec import Json, brief, check_readable, decode, digest, encode
 from perdure.errors import Code, Error
-from perdure.ids import CallId, InputId, SessionId, StreamId, Tenant, TurnId, process_stream, session_stream
+from perdure.ids import CallId, EffectId, InputId, SessionId, StreamId, Tenant, TurnId, process_stream, session_stream
 from perdure.inbox.admit import Delivery, delivery
 from perdure.inbox.items import Input
 from perdure.processes.record import ProcessRecord
@@ -40,16 +40,24 @@ from perdure.services.background import (
 from perdure.services.secrets import Redactor
 from perdure.services.tasks import ORPHANED, CreateSessionTask, SessionTaskUpdate
 from perdure.store.shapes import Placement
-from perdure.tools.background import BackgroundExecutableTool, executor_of, reattach_background_run
+from perdure.tools.background import reattach_background_run
 from perdure.tools.contained import drive, end_of
 from perdure.tools.context import ToolContext
+from perdure.tools.door import (
+    AdmittedCall,
+    BackgroundExecutableTool,
+    RunAdmission,
+    admit_begun_run,
+    executor_of,
+)
 from perdure.tools.errors import ToolError, foremost, message_of
 from perdure.tools.execution_result import INTERNAL_ERROR, ConnectionRequired, FailedVisibly
 from perdure.tools.origin import CallOrigin, Clients
 from perdure.tools.results import Unstorable, keep
 from perdure.tools.services import Services
 from perdure.tools.threads import Ended, Raised, Returned
-from perdure.vocab.messages import Text
+from perdure.vocab.messages import Text, ToolCall
+from perdure.vocab.outcomes import FailureDetail
 from perdure.vocab.records import ProcessEvent
 from perdure.vocab.registrations import (
     EngineInput,
@@ -178,7 +186,7 @@ class BackgroundCode:
         """
         task = _task(given)
         try:
-            return await self._run(ctx, task, cast("dict[str, Json]", task.spec))
+            return await self._run(ctx, task, given)
         finally:
             self.running.leave(process_stream(ctx.tenant, ctx.process_id))
             self.last.pop(ctx.process_id, None)
@@ -192,10 +200,12 @@ class BackgroundCode:
         what = "re-attach" if again else "start"
         self.running.take(run, f"worker background run limit reached; {what} deferred")
 
-    async def _run(self, ctx: ProcessContext, task: CreateSessionTask, spec: dict[str, Json]) -> object:
+    async def _run(self, ctx: ProcessContext, task: CreateSessionTask, given: ProcessInput) -> object:
+        spec = cast("dict[str, Json]", task.spec)
         name = str(spec.get("tool", ""))
         again, context = await self._was_begun(ctx), self._context(ctx, task, name)
-        tool = reattach_background_run(spec, context) if again else self._tool(name)
+        _ = reattach_background_run(spec, context) if again else self._tool(name)
+        admitted = self._admitted(ctx, name, spec, given)
         run = (
             RunAttempt(f"bg_{os.urandom(16).hex()}", task.display_name, name)
             if again
@@ -211,9 +221,25 @@ class BackgroundCode:
                 result_path=run.result_path,
             )
         )
-        arguments = cast("dict[str, Json]", spec.get("arguments") or {})
-        ended = await _race(lambda: tool.execute_background(arguments, context, sink), ctx)
-        return await sink.finish(ended)
+
+        async def body() -> object:
+            worker, stream = self.host.worker, process_stream(ctx.tenant, ctx.process_id)
+            assert worker is not None  # a worker runs this
+            async with worker.permits.held(stream, EffectId(name), f"tool:{name}"):
+                return await admitted.enter_in_background(context, sink)
+
+        return await sink.finish(await _race(body, ctx))
+
+    def _admitted(self, ctx: ProcessContext, name: str, spec: dict[str, Json], given: ProcessInput) -> AdmittedCall:
+        """Check a run again, by the contract and the consent of its turn, against the code of this worker."""
+        assert isinstance(given, EngineInput)
+        admission = decode(encode(given.payload["admission"]), RunAdmission)
+        call = ToolCall(id=CallId(ctx.process_id), name=name, args=spec.get("arguments") or {})
+        prepared = setup_of(self.agent).toolbox.prepare(call, admission.contract)
+        admitted = prepared if isinstance(prepared, FailureDetail) else admit_begun_run(prepared, admission)
+        if isinstance(admitted, FailureDetail):
+            raise ToolError(admitted.message, code=admitted.code)
+        return admitted
 
     async def _was_begun(self, ctx: ProcessContext) -> bool:
         """Return whether an attempt has begun before: `Starting` is recorded before the tool is called."""

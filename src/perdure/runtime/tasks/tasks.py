@@ -43,6 +43,7 @@ from perdure.services.tasks import (
     apply_task_update,
     new_session_task,
 )
+from perdure.tools.door import AdmittedRun, RunAdmission
 from perdure.vocab.blobs import Blob
 from perdure.vocab.log_keys import PROCESS_END
 from perdure.vocab.processes import SessionScope
@@ -68,6 +69,7 @@ MESSAGE = "task.message"
 ENTERED_FOR_MS = 60_000
 """How long a task counts after its entry although it has not begun: its creator is about to register it."""
 
+_EVENTS = (EventType(name=UPDATED), EventType(name=MESSAGE))
 _ENDINGS: dict[str, Literal["completed", "failed", "cancelled"]] = {
     "succeeded": "completed",
     "failed": "failed",
@@ -84,21 +86,38 @@ class StoredTasks(SessionTaskRegistry):
     # --- making
 
     async def create(self, new: CreateSessionTask) -> SessionTask:
-        """Create a task, or return the stored one of that id. Creating a background run starts it."""
+        """Create a task of work done elsewhere, or return the stored one of that id.
+
+        Raises:
+            Error: `invalid_argument` for a background run, which only a call of `spawn_background` starts.
+        """
+        if new.kind == KIND_BACKGROUND_TOOL:
+            raise Error(
+                Code.INVALID_ARGUMENT,
+                f"a task of kind {KIND_BACKGROUND_TOOL!r} cannot be created directly; nothing was written",
+                because="the run of a tool needs the checks and the approval of a call",
+                hint="have the model call spawn_background, or create a task of another kind",
+            )
+        id = new.id or short_id("task", self.runtime.clock.wall_ms())
+        return await self._made(new, id, _external(new, id))
+
+    async def start(self, new: CreateSessionTask, run: AdmittedRun) -> SessionTask:
+        """Create the task of a background run and start the run, or return the stored task of that id."""
+        rt = self.runtime
+        id = new.id or short_id("task", rt.clock.wall_ms())
+        with rt.background.coming(process_stream(rt.tenant, id)) if rt.wants_worker else nullcontext():
+            return await self._made(new, id, *_run(new, id, run.admission))
+
+    async def _made(self, new: CreateSessionTask, id: str, asked: Registration, env: Blob | None = None) -> SessionTask:
         rt = self.runtime
         check_readable(new, what="the task")
-        id = new.id or short_id("task", rt.clock.wall_ms())
         known = await self.get(new.session_id, id)
         if known is not None:
             return known
-        session = await rt.store.stream(session_stream(rt.tenant, new.session_id))
-        if session is None:
+        if await rt.store.stream(session_stream(rt.tenant, new.session_id)) is None:
             raise Error(Code.SESSION_UNKNOWN, f"unknown session {new.session_id!r}")
-        asked, env = _registration(new, id, session.agent)
-        runs_here = new.kind == KIND_BACKGROUND_TOOL and rt.wants_worker
-        with rt.background.coming(process_stream(rt.tenant, id)) if runs_here else nullcontext():
-            await self._enter(new, id)
-            await register(rt, asked, env=env)
+        await self._enter(new, id)
+        await register(rt, asked, env=env)
         made = await self.get(new.session_id, id)
         assert made is not None
         return made
@@ -324,33 +343,33 @@ def _words(content: Json) -> str:
     return "\n".join(str(part.get("text", part.get("data", ""))) for part in parts)
 
 
-def _registration(new: CreateSessionTask, id: str, agent: str) -> tuple[Registration, Blob | None]:
-    given = {"task": msgspec.to_builtins(replace(new, id=id))}
-    types = (EventType(name=UPDATED), EventType(name=MESSAGE))
-    provenance = Provenance(originator=SessionScope(session_id=new.session_id))
-    if new.kind != KIND_BACKGROUND_TOOL:
-        external = Registration(
-            process_id=id,
-            definition=EXTERNAL,
-            input=ExternalInput(metadata=given),
-            recovery="externally_owned",
-            event_types=types,
-            provenance=provenance,
-            kind=new.kind,
-            label=new.display_name,
-        )
-        return external, None
+def _external(new: CreateSessionTask, id: str) -> Registration:
+    """Return the process of a task whose work is done elsewhere."""
+    return Registration(
+        process_id=id,
+        definition=EXTERNAL,
+        input=ExternalInput(metadata={"task": msgspec.to_builtins(replace(new, id=id))}),
+        recovery="externally_owned",
+        event_types=_EVENTS,
+        provenance=Provenance(originator=SessionScope(session_id=new.session_id)),
+        kind=new.kind,
+        label=new.display_name,
+    )
+
+
+def _run(new: CreateSessionTask, id: str, admission: RunAdmission) -> tuple[Registration, Blob]:
+    """Return the process of a background run, with its admission."""
     env, blob = environment({}, {})
+    payload = {"task": msgspec.to_builtins(replace(new, id=id)), "admission": msgspec.to_builtins(admission)}
     spec: Json = new.spec or {}
-    reattachable = spec.get("reattachable") is True
     run = Registration(
         process_id=id,
-        definition=definition_of(agent),
-        input=EngineInput(kind=KIND_BACKGROUND_TOOL, payload=given),
-        recovery="rerunnable" if reattachable else "owner_bound",
+        definition=definition_of(admission.agent),
+        input=EngineInput(kind=KIND_BACKGROUND_TOOL, payload=payload),
+        recovery="rerunnable" if spec.get("reattachable") is True else "owner_bound",
         env=env,
-        event_types=types,
-        provenance=provenance,
+        event_types=_EVENTS,
+        provenance=Provenance(originator=SessionScope(session_id=new.session_id)),
         kind=new.kind,
         label=new.display_name,
     )

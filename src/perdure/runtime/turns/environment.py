@@ -23,6 +23,7 @@ from perdure.runtime.deps import TurnDeps
 from perdure.runtime.processes.client import ProcessesClient, RunLocal
 from perdure.runtime.services import services_of
 from perdure.runtime.shared import Shared
+from perdure.runtime.tasks.tasks import StoredTasks
 from perdure.runtime.triggers.client import TriggersClient, client_of_call
 from perdure.runtime.turns.call_changes import CallChanges
 from perdure.runtime.turns.live_pieces import LivePieces
@@ -178,7 +179,8 @@ class TurnEnvironment:
             people = ChildApprovals(self._owned, shared.store, shared.clock, site.turn, self._grant)
             clients = partial(self._clients, agent=agent)
             is_dead, permits = shared.store.is_dead, shared.permits
-            around = ChildCallDeps(setup_of(agent).toolbox, shared.threads, people, is_dead, permits, clients)
+            runs = StoredTasks(cast("RuntimeCore", shared.host))
+            around = ChildCallDeps(setup_of(agent).toolbox, shared.threads, people, is_dead, permits, clients, runs)
             return DispatchClient(ctx, site, around)
 
         def completions(ctx: ToolContext[object]) -> CompletionsClient:

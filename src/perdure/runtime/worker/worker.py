@@ -57,6 +57,7 @@ class Worker:
         self._known |= {owner_of(name): code.place for name, code in shared.processes.items()}
         self._known |= {owner_of(EXTERNAL): Placement(), SCHEDULES: Placement(), TRIGGERS: Placement()}
         self.stream_pool = StreamPool(shared, on_room=self._awake.set)
+        self.permits = shared.permits
 
     async def run(self) -> None:
         """Keep the lease and poll for work, until drained. While draining, keep the lease and take no work."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from perdure.codec import Json
+from perdure.services.tasks import CreateSessionTask
 from perdure.vocab.approvals import Decision
-from perdure.vocab.outcomes import Failed, InDoubt, NotRun, Success, ToolOutput
+from perdure.vocab.outcomes import Failed, FailureDetail, InDoubt, NotRun, Success, ToolOutput
 from perdure.vocab.tools import ToolManifest
 
 MAX_BATCH_CALLS = 25
@@ -91,5 +92,22 @@ class Dispatch(Protocol):
         Raises:
             Error: `durable_effects_unavailable` where the body is not resumable.
             ToolError: `nested_too_deep` in a body that another body has called.
+        """
+        ...
+
+    def refusal(self, call: ChildCall) -> FailureDetail | None:
+        """Return why another tool would not run with these arguments, or None. Approval is not requested."""
+        ...
+
+    async def start_run(
+        self, call: ChildCall, *, step: str, task: Callable[[dict[str, Json]], CreateSessionTask]
+    ) -> ChildResult:
+        """Start one other tool in the background as a named step of a resumable body.
+
+        The checks and the approval of a direct call come first. `task` returns the task of the run for its arguments,
+        which an approver may have edited. A started run returns `task_id` and `args`.
+
+        Raises:
+            Error: `durable_effects_unavailable` where the body is not resumable.
         """
         ...
