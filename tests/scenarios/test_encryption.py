@@ -13,8 +13,8 @@ import pytest
 from msgspec.structs import replace
 
 from perdure import Agent, Attachment, Code, Error, Runtime, tool
-from perdure.codec import encode
-from perdure.ids import PromiseId
+from perdure.codec import SEALED, encode
+from perdure.ids import PromiseId, Tenant
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.runtime.clock import SystemClock
 from perdure.runtime.internals import core_of, ref_of
@@ -246,6 +246,31 @@ async def test_text_resembling_ciphertext_stays_text(new_store: NewStore) -> Non
         assert known is not None
         assert known.resolution == told
         assert await (await rt.session("s")).ask("again") == f"done with {SECRET}"
+
+
+async def test_s8_keys_of_the_store_are_sealed_by_the_codec(new_store: NewStore) -> None:
+    codec = AesGcmCodec({"k1": KEY})
+    async with Runtime(new_store(), payload_codec=codec, worker=False) as rt:
+        keys = {name: await core_of(rt).secrets.get(name, Tenant("default")) for name in ("promises", "secrets")}
+        raw = {name: await core_of(rt).store.secret(f"default:{name}", b"x") for name in keys}
+    assert raw == keys
+    assert len(set(keys.values())) == 2
+    bare = new_store()
+    await bare.open()
+    stored = {name: await bare.secret(f"default:{name}", b"x") for name in keys}
+    await bare.close()
+    for name, key in keys.items():
+        assert stored[name].startswith(SEALED)
+        assert key not in stored[name]
+    rotated = AesGcmCodec({"k1": KEY, "k2": OTHER})
+    async with Runtime(new_store(), payload_codec=rotated, worker=False) as rt:
+        for name, key in keys.items():
+            assert await core_of(rt).secrets.get(name, Tenant("default")) == key
+    async with Runtime(new_store(), worker=False) as rt:
+        problem = await refused(core_of(rt).secrets.get("promises", Tenant("default")))
+        assert problem.code is Code.CODEC_FAILED
+    async with Runtime(new_store(), worker=False, tenant="b", payload_codec=AesGcmCodec({"kb": OTHER})) as rt:
+        assert await core_of(rt).secrets.get("promises", Tenant("b")) not in keys.values()
 
 
 async def test_tenants_with_keys_of_their_own_may_have_the_same_bytes(new_store: NewStore) -> None:

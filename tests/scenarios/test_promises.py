@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from perdure import Agent, Code, Error, Runtime, RuntimeOptions, ToolContext, tool
 from perdure.codec import Json
 from perdure.effects.promises import signed_key, unsigned_key
-from perdure.ids import PromiseId
+from perdure.ids import DEFAULT_TENANT, CallId, PromiseId
 from perdure.models.scripted import ScriptedModel, call, calls, say
 from perdure.runtime.core import RuntimeCore
 from perdure.runtime.internals import core_of, ref_of
@@ -25,8 +25,23 @@ from perdure.runtime.sessions.session import Session
 from perdure.store.shapes import Accepted, AlreadyResolved
 from perdure.tools.decorator import AnyTool
 from perdure.tools.step_outcomes import EventTimedOut
+from perdure.vocab.approvals import consent_to
 from perdure.vocab.outcomes import PendingCompletion
-from perdure.vocab.promises import Cancelled, Custom, EventKey, Failure, Ok, TimedOut, ToolCompletion
+from perdure.vocab.promises import (
+    Cancelled,
+    ClientResult,
+    Custom,
+    DoubtVerdict,
+    EventKey,
+    Failure,
+    Ok,
+    ProcessSignal,
+    ProcessTerminal,
+    TimedOut,
+    ToolCompletion,
+    UserAnswer,
+    WaitIdentity,
+)
 from tests.scenarios.conftest import App, NewStore, until
 from tests.scenarios.test_bodies import HURRIED, outputs, parked, recorded, status
 
@@ -117,6 +132,50 @@ async def test_two_answers_at_once_and_a_failure_without_a_code_are_refused(app:
 # --- access to keys ---------------------------------------------------------------------------------------------
 
 
+CALL = "t1.1.0"
+FORGED: tuple[WaitIdentity, ...] = (
+    DoubtVerdict(call_id=CALL),
+    ClientResult(call_id=CALL),
+    UserAnswer(call_id=CALL),
+    ProcessTerminal(process_id="p"),
+    ProcessSignal(process_id="p", name="go", ordinal=1),
+)
+
+
+async def test_s8_bearer_key_never_makes_a_decision_of_a_person(app: App) -> None:
+    paid: list[int] = []
+
+    @tool(needs_approval=True)
+    def refund(cents: int) -> str:
+        paid.append(cents)
+        return "refunded"
+
+    rt = await app.open(ScriptedModel(call("refund", cents=9), say("done")), refund)
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    await until(lambda: some_approval(rt))
+    (waiting,) = await rt.approvals.list()
+    scope = (await sent.cancel_key()).scope
+    secret = await core_of(rt).secrets.get("promises", DEFAULT_TENANT)
+    leave = consent_to(waiting.call or CallId(""), "refund", {"cents": 9})
+    assert unsigned_key(scope, leave).key_id == waiting.promise, "the forged key names the promise of the approval"
+    approval: Json = {"verdict": "approve", "by": "ceo@example.com", "at": 1, "via": "console"}
+    for wait in (leave, *FORGED):
+        key = signed_key(secret, scope, wait)
+        for attempt in (rt.resolve(key, approval), rt.resolve(key.text, approval), rt.peek(key)):
+            with pytest.raises(Error) as caught:
+                await attempt
+            assert told(caught.value) == (Code.EVENT_KEY_INVALID, *REFUSED, {})
+    assert len(await rt.approvals.list()) == 1
+    await rt.approvals.deny(waiting.id, by="ann")
+    await sent.result(timeout=20)
+    assert paid == []
+
+
+async def some_approval(rt: Runtime) -> bool:
+    return bool(await rt.approvals.list())
+
+
 async def test_revoked_foreign_deleted_and_forged_keys_are_one_refusal(app: App, new_store: NewStore) -> None:
     keys: list[EventKey] = []
     session = await ordered(app, keys)
@@ -124,7 +183,7 @@ async def test_revoked_foreign_deleted_and_forged_keys_are_one_refusal(app: App,
     async with Runtime(new_store(), tenant="other", worker=False) as other:
         await refused(other, key)
     elsewhere = signed_key(b"x" * 32, key.scope, key.wait)
-    never_made = signed_key(await rt.secrets.get("promises"), key.scope.replace("s", "z"), key.wait)
+    never_made = signed_key(await rt.secrets.get("promises", DEFAULT_TENANT), key.scope.replace("s", "z"), key.wait)
     for forged in (elsewhere, never_made, replace(key, signature=""), key.text[:-1], key.text + "=", None, 7, b"x"):
         await refused(rt, forged)
     assert await session.revoke_keys() is True
@@ -256,7 +315,7 @@ async def worthless(rt: Runtime | RuntimeCore, keys: list[EventKey]) -> list[Eve
             assert await rt.peek(good) is None
             found.append(good)
         await end(session)
-    secret = await core.secrets.get("promises")
+    secret = await core.secrets.get("promises", DEFAULT_TENANT)
     tenant = key.scope.replace("default", "other", 1)
     return [*found, signed_key(secret, tenant, key.wait), signed_key(b"x" * 32, key.scope, key.wait)]
 

@@ -11,6 +11,20 @@ FILES = "tests/scenarios/test_files.py"
 
 MUTANTS = [
     Mutant(
+        "a bearer key makes a decision of a person",
+        "runtime/sessions/answers.py",
+        "not isinstance(asked, EventKey) or not isinstance(asked.wait, BEARER)",
+        "not isinstance(asked, EventKey)",
+        "tests/scenarios/test_promises.py -k 's8 and memory'",
+    ),
+    Mutant(
+        "the keys of the store are stored in the clear beside encrypted payloads",
+        "store/encoded.py",
+        'self._open(await self._store.secret(name, self._encrypt(new, "secret", name)), "secret", name)',
+        "await self._store.secret(name, new)",
+        "tests/scenarios/test_encryption.py -k 's8 and memory'",
+    ),
+    Mutant(
         "the store file is created with the modes of the umask",
         "store/sqlite/migrate.py",
         "    make_file(path)\n",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from perdure.codec import canonical
 from perdure.errors import Error
-from perdure.ids import PromiseId, StreamId
+from perdure.ids import PromiseId, StreamId, stream_names
 from perdure.runtime.shared import Secrets
 from perdure.services.secrets import REFERENCE, Redactor, Secret
 from perdure.store.aes_gcm import AesGcmCodec
@@ -40,7 +40,7 @@ class StoredSecrets:
         Raises:
             Error: `session_unknown`.
         """
-        key = await self.keys.get(KEY)
+        key = await self.keys.get(KEY, stream_names(self.stream)[0])
         self.redactor.add(value)
         named = canonical([self.stream, call, question, value])
         reference = REFERENCE + hmac.new(key, b"reference" + named, hashlib.sha256).hexdigest()[:32]
@@ -55,7 +55,7 @@ class StoredSecrets:
         state = await self.store.peek(PromiseId(reference)) if known else None
         match state.resolution if state is not None and state.stream == self.stream else None:
             case Ok(value=str(encrypted)):
-                cipher = _cipher(await self.keys.get(KEY))
+                cipher = _cipher(await self.keys.get(KEY, stream_names(self.stream)[0]))
             case _:
                 raise ToolError(
                     "This session has no such secret. Use a reference as it was given", code="secret_unknown"

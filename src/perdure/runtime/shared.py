@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from perdure.clock import Clock
-from perdure.codec import Json, decode
+from perdure.codec import SEALED, Json, decode, undecodable
 from perdure.commit.plan import Blob
 from perdure.errors import Code, Error
-from perdure.ids import BlobHash, StreamId, Tenant, TurnId, WorkerId
+from perdure.ids import BlobHash, StreamId, Tenant, TurnId, WorkerId, join
 from perdure.observe.hub import Hub
 from perdure.runtime.agent import Agent, composition_blob
 from perdure.runtime.calls.orphaned_calls import UnrecordedUsage
@@ -130,18 +131,29 @@ class Results:
             self._waiting[turn] = others
 
 
+KEY_BYTES = 32
+
+
 class Secrets:
-    """The store's secrets, each read once."""
+    """The random keys that a store keeps for each tenant, each read once. With a codec, the store holds them sealed."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._known: dict[str, bytes] = {}
 
-    async def get(self, name: str) -> bytes:
-        """Return the secret of that name."""
-        if name not in self._known:
-            self._known[name] = await self._store.secret(name)
-        return self._known[name]
+    async def get(self, name: str, tenant: Tenant) -> bytes:
+        """Return the key of that name. Tenants have keys of their own, because they may have codecs of their own.
+
+        Raises:
+            Error: `codec_failed` if the key is sealed and this runtime has no codec.
+        """
+        place = join(tenant, name)
+        if place not in self._known:
+            found = await self._store.secret(place, os.urandom(KEY_BYTES))
+            if found.startswith(SEALED):
+                raise undecodable("key")
+            self._known[place] = found
+        return self._known[place]
 
 
 class Compositions:

@@ -404,6 +404,10 @@ class EncodedStore:
         closed = await self._store.resolve_all(encrypted, now=now)
         return {promise: self._answer(promise, told) for promise, told in closed.items()}
 
+    async def secret(self, name: str, new: bytes) -> bytes:
+        """Return a secret. The store holds only its encoded form, so a reader of the store cannot sign keys."""
+        return self._open(await self._store.secret(name, self._encrypt(new, "secret", name)), "secret", name)
+
     # --- reading
 
     async def load(self, stream: StreamId, *, code: str) -> Loaded:

@@ -369,8 +369,8 @@ class Store(Protocol):
         """Return the time on the clock that decides about expiry in this store, in milliseconds."""
         ...
 
-    async def secret(self, name: str) -> bytes:
-        """Return 32 random bytes of this store, created by the first call and unchanged afterwards."""
+    async def secret(self, name: str, new: bytes) -> bytes:
+        """Return the stored bytes of this name. The first call stores `new`; later calls change nothing."""
         ...
 
     # --- blobs

@@ -247,7 +247,7 @@ class ProcessDriver:
     async def _enter(self, deps: TurnDeps) -> None:
         shared, cancellation = self._shared, Cancellation()
         valve = WriteGuard(self)
-        secret = await shared.secrets.get(SECRET)
+        secret = await shared.secrets.get(SECRET, self._scope.tenant)
         controller = JournaledController(self._controller.journal, valve)
         waiter = self._waits.of(EffectId(PROCESS_BODY))
         redactor = Redactor(shared.seen_secrets, self._owned.stream)

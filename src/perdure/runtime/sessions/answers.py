@@ -23,11 +23,13 @@ from perdure.vocab.log_keys import PROCESS_END, gate_key, open_key
 from perdure.vocab.outcomes import Pending, ToolCallOutcome
 from perdure.vocab.promises import (
     Cancelled,
+    Custom,
     EventKey,
     Failure,
     Ok,
     PromiseState,
     Resolution,
+    ToolCompletion,
     TurnCancelGate,
     TurnTerminal,
     unknown_key,
@@ -38,6 +40,11 @@ if TYPE_CHECKING:
     from perdure.runtime.core import RuntimeCore
 
 MAX_ANSWER_BYTES = 262_144
+
+BEARER = (ToolCompletion, Custom, TurnCancelGate, TurnTerminal)
+"""The kinds of wait for which a key suffices. People's decisions are not among them, whatever the signature: they need
+a caller that the application has authenticated.
+"""
 
 
 def answer_of(value: Json, error: Failure | None, *, cancel: bool = False) -> Ok | Failure | Cancelled:
@@ -235,9 +242,9 @@ async def _exists(store: Store, scope: TurnScope | ProcessScope) -> bool:
 async def _checked(rt: RuntimeCore, key: object) -> tuple[EventKey, TurnScope | ProcessScope]:
     """Return a valid key and its scope. A deleted and re-created session has other turns, so old keys stay invalid."""
     asked = EventKey.parse(key) if isinstance(key, str) else key
-    if not isinstance(asked, EventKey):
+    if not isinstance(asked, EventKey) or not isinstance(asked.wait, BEARER):
         raise unknown_key()
-    check_key(await rt.secrets.get(SECRET), asked)
+    check_key(await rt.secrets.get(SECRET, rt.tenant), asked)
     scope = scope_of(asked.scope)
     if scope.tenant != rt.tenant or not await _exists(rt.store, scope):
         raise unknown_key()

@@ -115,7 +115,7 @@ class TurnHandle:
         rt = self._ref.runtime
         rt.check_usable()
         scope = TurnScope(self._ref.tenant, self._ref.id, self.turn_id)
-        return signed_key(await rt.secrets.get(SECRET), scope.id, wait)
+        return signed_key(await rt.secrets.get(SECRET, scope.tenant), scope.id, wait)
 
     async def stream_text(self) -> AsyncIterator[str]:
         """Yield the text of the turn's replies as it is written, each reply on its own line.

@@ -156,7 +156,7 @@ class AttemptCompletion:
                 "the call has ended: external completion is no longer possible",
                 hint="ask for the completion key before the tool returns",
             )
-        key = signed_key(await self._secrets.get(SECRET), self._scope.id, self._wait)
+        key = signed_key(await self._secrets.get(SECRET, self._scope.tenant), self._scope.id, self._wait)
         if self.key is None:
             due_at = None if deadline_ms is None else self._clock.wall_ms() + deadline_ms
             policy = DispatchPolicy(effect="pure", record_start=True, due_at=due_at)

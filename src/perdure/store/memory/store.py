@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Sequence
 
 from perdure.clock import Clock
@@ -234,9 +233,9 @@ class MemoryStore:
         """Return requests to people whose promise id begins with `prefix`."""
         return promises.asked_as(self._on, tenant, prefix)[:limit]
 
-    async def secret(self, name: str) -> bytes:
+    async def secret(self, name: str, new: bytes) -> bytes:
         """Return 32 random bytes, unchanged as long as the object lives."""
-        return self._on.secrets.setdefault(name, os.urandom(32))
+        return self._on.secrets.setdefault(name, new)
 
     # --- reads
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -122,8 +121,8 @@ async def server_now(on: PgTransaction) -> int:
     return now
 
 
-async def secret(on: PgTransaction, name: str) -> bytes:
-    """Return the secret of this name; create it if needed."""
-    while (found := await on.one("secret", name, os.urandom(32))) is None:
+async def secret(on: PgTransaction, name: str, new: bytes) -> bytes:
+    """Return the secret of this name, `new` if there was none."""
+    while (found := await on.one("secret", name, new)) is None:
         pass  # another transaction created it after this statement's snapshot
     return found[0]

@@ -658,9 +658,9 @@ class PostgresStore:
         """Return the time on the server's clock."""
         return await self._read(promises.server_now)
 
-    async def secret(self, name: str) -> bytes:
+    async def secret(self, name: str, new: bytes) -> bytes:
         """Return 32 random bytes of this store."""
-        return await self._write(lambda on: promises.secret(on, name))
+        return await self._write(lambda on: promises.secret(on, name, new))
 
     # --- blobs, change, health
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 from perdure.codec import decode, encode
@@ -87,8 +86,8 @@ def promise_state(found: Cells) -> PromiseState:
     )
 
 
-def secret(tx: Tx, name: str) -> bytes:
-    """Return the secret of this name; create it if needed."""
-    tx.run("secret_put", (name, os.urandom(32)))
+def secret(tx: Tx, name: str, new: bytes) -> bytes:
+    """Return the secret of this name, `new` if there was none."""
+    tx.run("secret_put", (name, new))
     (value,) = tx.one("secret_read", (name,))
     return value

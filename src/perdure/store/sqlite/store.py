@@ -477,9 +477,9 @@ class SqliteStore:
         """Return the time of the clock."""
         return self._clock.wall_ms()
 
-    async def secret(self, name: str) -> bytes:
-        """Return 32 random bytes of this file."""
-        return await self._write(lambda tx: promises.secret(tx, name))
+    async def secret(self, name: str, new: bytes) -> bytes:
+        """Return the stored bytes of this name, `new` if there were none."""
+        return await self._write(lambda tx: promises.secret(tx, name, new))
 
     # --- blobs, change, health
 
