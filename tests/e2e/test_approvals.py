@@ -60,6 +60,11 @@ async def test_a_person_decides_from_another_process(tmp_path: Path) -> None:
             assert "inside perdure" not in slipped.err
         assert (await rt.approvals.get(id)).status == "waiting"
         assert (await command("approve", "apr_ffffffffffffffff", "--by", "ana")).code == 3
+        short = await command("approve", id[:11], "--by", "ana")
+        assert short.code == 2, "S17: seven characters"
+        assert "is too short for an approval" in short.err
+        prefixed = await command("show", id[:12])
+        assert (prefixed.code, prefixed.err) == (0, f"{id[:12]} is {id}.\n")
         approved = await command("approve", id, "--args", '{"cents": 400}', "--by", "ana")
         assert (approved.code, approved.out) == (0, f"{id}  approved by ana\n")
         late = await command("deny", id, "--by", "bob", "--reason", "no")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import cast
 
@@ -198,6 +199,18 @@ async def test_a_batch_is_decided_in_part(app: App) -> None:
     assert paid == [2, 3]
     told = outputs(await session.messages())
     assert (told[1:], isinstance(told[0], dict)) == (["refunded 2", "refunded 3", "seen"], True)
+
+
+async def test_s17_approval_needs_its_whole_id(app: App) -> None:
+    paid: list[int] = []
+    rt = await app.open(ScriptedModel(call("refund", cents=1), say("ok")), refunds(paid))
+    await (await rt.session("s", agent="a")).send("x")
+    (question,) = await asked(rt)
+    bare = question.id.removeprefix("apr_")
+    for short in (bare[0], bare[:8], bare, f"apr_{bare[:-1]}", f"dbt_{bare}", f"apr_{question.promise}"):
+        for use in (rt.approvals.get, partial(rt.approvals.approve, by="x"), partial(rt.approvals.deny, by="x")):
+            assert await code_of(partial(use, short)) is Code.APPROVAL_UNKNOWN, short
+    assert (await rt.approvals.approve(question.id, by="x")).verdict == "approve"
 
 
 async def test_a_decision_needs_a_name(app: App) -> None:
@@ -663,7 +676,7 @@ async def test_a_batch_that_is_approved_for_the_session_is_revoked_at_once(app: 
     assert await contradictions(session) == ()
 
 
-async def test_grant_is_revoked_by_an_unambiguous_id(app: App) -> None:
+async def test_s17_grant_is_revoked_by_its_whole_id_only(app: App) -> None:
     rt, session = await granted(app, [])
     (grant,) = await session.grants()
     for other in range(16):  # whatever the first one is called, two begin like it
@@ -672,7 +685,8 @@ async def test_grant_is_revoked_by_an_unambiguous_id(app: App) -> None:
         )
         await core_of(rt).store.annotate(ref_of(session).stream, Entry.of(made, at=1))
     wrong: list[tuple[object, object, Code]] = [
-        (grant.grant[0], "bob", Code.INVALID_ID),
+        (grant.grant[0], "bob", Code.APPROVAL_UNKNOWN),
+        (grant.grant[:16], "bob", Code.APPROVAL_UNKNOWN),
         ("zz", "bob", Code.APPROVAL_UNKNOWN),
         ("", "bob", Code.APPROVAL_UNKNOWN),
         (None, "bob", Code.INVALID_ARGUMENT),
@@ -683,7 +697,7 @@ async def test_grant_is_revoked_by_an_unambiguous_id(app: App) -> None:
     for id, by, code in wrong:
         assert await code_of(lambda id=id, by=by: session.revoke_grant(cast("str", id), by=cast("str", by))) is code
     assert len(await session.grants()) == 17
-    await session.revoke_grant(grant.grant[:10], by="bob")
+    await session.revoke_grant(grant.grant, by="bob")
     assert grant not in await session.grants()
 
 

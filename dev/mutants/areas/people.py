@@ -14,6 +14,13 @@ SECRETS = "tests/scenarios/test_secrets.py"
 
 MUTANTS = [
     Mutant(
+        "a prefix of an approval's id decides it",
+        "runtime/sessions/approvals.py",
+        "or asked[0].id != id:",
+        "or False:",
+        "tests/scenarios/test_approvals.py -k 's17_approval and memory'",
+    ),
+    Mutant(
         "a secret is stored in the clear",
         "runtime/secret_store.py",
         "encrypted = _cipher(key).encode(value.encode(), self._context(reference))",

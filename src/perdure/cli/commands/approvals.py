@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 app = Typer(help="List and decide approvals and calls in doubt.", no_args_is_help=True, rich_markup_mode=None)
 
-AskName = Annotated[str, Argument(metavar="ID", help="An id (apr_…, dbt_…), or a unique prefix.", show_default=False)]
+AskName = Annotated[
+    str, Argument(metavar="ID", help="An id (apr_…, dbt_…), or 8 characters of it.", show_default=False)
+]
 Reason = Annotated[str, Option("--reason", metavar="TEXT", help="Reason, for the record.", show_default=False)]
 Denial = Annotated[str, Option("--reason", metavar="TEXT", help="Reason, shown to the model.", show_default=False)]
 
@@ -91,7 +93,7 @@ async def _show(id: str, db: str, *, json: bool) -> None:
     from perdure.codec import encode
 
     async with opened(db) as rt:
-        found = await rt.approvals.get(id)
+        found = await rt.approvals.get(await _full(rt, id))
     asked = found.question
     if json:
         _emit(asked, found)
@@ -134,7 +136,7 @@ def approve(
 
     changed = _arguments(args) if args is not None else None
 
-    async def decide(rt: Runtime) -> Decision:
+    async def decide(rt: Runtime, id: str) -> Decision:
         return await rt.approvals.approve(
             id,
             by=approver(by),
@@ -152,7 +154,10 @@ def deny(id: AskName, db: Db = "", by: Approver = "", reason: Denial = "", json:
     """Deny a call. The model receives the reason."""
     from perdure.cli.store_locator import run
 
-    run(lambda: _decide(id, db, lambda rt: rt.approvals.deny(id, by=approver(by), reason=reason, via="cli"), json=json))
+    async def decide(rt: Runtime, id: str) -> Decision:
+        return await rt.approvals.deny(id, by=approver(by), reason=reason, via="cli")
+
+    run(lambda: _decide(id, db, decide, json=json))
 
 
 @app.command()
@@ -175,26 +180,38 @@ def settle(
 
     gave = _parsed(value, "--value") if value is not None else None
 
-    async def decide(rt: Runtime) -> Decision:
+    async def decide(rt: Runtime, id: str) -> Decision:
         word = "did_not_happen" if outcome is DoubtOutcome.DID_NOT_HAPPEN else outcome.value
         return await rt.approvals.settle(id, word, by=approver(by), value=gave, reason=reason, via="cli")
 
     run(lambda: _decide(id, db, decide, json=json))
 
 
-async def _decide(id: str, db: str, decide: Callable[[Runtime], Awaitable[Decision]], *, json: bool) -> None:
+async def _decide(id: str, db: str, decide: Callable[[Runtime, str], Awaitable[Decision]], *, json: bool) -> None:
     from perdure.cli.screen import say
     from perdure.cli.store_locator import opened
 
     async with opened(db) as rt:
-        decision = await decide(rt)
-        found = await rt.approvals.get(id)
+        whole = await _full(rt, id)
+        decision = await decide(rt, whole)
+        found = await rt.approvals.get(whole)
     if json:
         _emit(found.question, found)
         return
     said = decision.verdict.replace("_", " ")
     words = {"approve": "approved", "deny": "denied"}.get(decision.verdict, said)
     say(f"{found.question.id}  {words} by {decision.by}")
+
+
+async def _full(rt: Runtime, id: str) -> str:
+    """Return the whole id, and tell which one a prefix stands for."""
+    from perdure.cli.screen import note
+    from perdure.runtime.sessions.approvals import full_id
+
+    whole = await full_id(core_of(rt), id)
+    if whole != id:
+        note(f"{id} is {whole}.")
+    return whole
 
 
 @app.command()

@@ -43,7 +43,7 @@ async def _list(name: str, db: str, *, json: bool, quiet: bool) -> None:
 @app.command()
 def revoke(
     session: SessionName,
-    grant: Annotated[str, Argument(metavar="GRANT", help="A grant, or a unique prefix.", show_default=False)],
+    grant: Annotated[str, Argument(metavar="GRANT", help="A grant, or 8 characters of it.", show_default=False)],
     db: Db = "",
     by: Approver = "",
     json: Json = False,
@@ -64,8 +64,20 @@ async def _revoke(name: str, grant: str, db: str, by: str, *, json: bool) -> Non
     async with opened(db) as rt:
         session = await find_session(rt, name)
         who = approver(by)
+        grant = _full(grant, [one.grant for one in await session.grants()])
         await session.revoke_grant(grant, by=who, via="cli")
     if json:
         emit(type="revoked", v=1, session=session.id, grant=grant, by=who)
     else:
         say(f"{grant}  revoked by {who}")
+
+
+def _full(text: str, grants: list[str]) -> str:
+    """Return the only grant that begins with this text, or the text."""
+    from perdure.errors import Code, Error
+    from perdure.runtime.sessions.approvals import MIN_PREFIX_CHARS
+
+    found = [one for one in grants if one.startswith(text)] if len(text) >= MIN_PREFIX_CHARS else []
+    if len(found) > 1:
+        raise Error(Code.INVALID_ID, f"ambiguous grant id {text!r}", hint="type more of the id")
+    return found[0] if found else text

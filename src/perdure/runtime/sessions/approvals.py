@@ -33,6 +33,7 @@ from perdure.vocab.promises import Cancelled, PromiseState, Resolution, TimedOut
 from perdure.vocab.records import EffectStarted
 from perdure.vocab.refs import EffectRef, is_part, part_beside
 
+MIN_PREFIX_CHARS = 8
 MAX_NAME_CHARS = 200
 MAX_REASON_BYTES = 4096
 MAX_DECISION_BYTES = 262_144
@@ -90,14 +91,14 @@ class Approvals:
             last = await self._host.store.peek(after.promise)
             place = (last.requested_at if last and last.requested_at is not None else after.since, after.promise)
         open = await self._host.store.asked(tenant=self._host.tenant, limit=limit, after=place)
-        asked = [await self._question(state) for state in open]
+        asked = [await _question(self._host, state) for state in open]
         return tuple([found for found, _ in filter(None, asked)])
 
     async def get(self, id: str) -> Approval:
         """Return one question, open or decided.
 
         Raises:
-            Error: `approval_unknown`; `invalid_id` if the prefix matches several.
+            Error: `approval_unknown`, also for a prefix of an id.
         """
         state, asked, _ = await self._found(id)
         decision = decision_of(state.resolution)
@@ -175,7 +176,7 @@ class Approvals:
                         if state.id in seen:
                             continue
                         seen[state.id] = place[0]
-                        if (asked := await self._question(state)) is not None:
+                        if (asked := await _question(self._host, state)) is not None:
                             yield asked[0]
                 if place is not None:
                     place = (place[0] - OVERLAP_MS, PromiseId(""))
@@ -189,34 +190,16 @@ class Approvals:
         self, id: str, *, kind: Literal["approval", "doubt"] | None = None
     ) -> tuple[PromiseState, PendingDecision, EffectStarted]:
         self._host.check_usable()
-        prefix = check_text(id, where="the id").removeprefix("apr_").removeprefix("dbt_")
-        found = (
-            await self._host.store.asked_as(tenant=self._host.tenant, prefix=prefix, limit=2)
-            if prefix.isalnum()
-            else ()
-        )
-        if len(found) > 1:
-            raise Error(Code.INVALID_ID, f"ambiguous id {without_keys(id)!r}", hint="type more of the id")
-        state = next(iter(found), None)
-        asked = await self._question(state) if state is not None else None
-        if state is None or asked is None:
+        state, asked = None, None
+        for state in await _asked_as(self._host, check_text(id, where="the id")):
+            asked = await _question(self._host, state)
+        if state is None or asked is None or asked[0].id != id:  # threat: T-APR-01
             raise _unknown(id)
         if kind is not None and asked[0].kind != kind:
             what = "decides a call in doubt" if kind == "approval" else "allows a call"
             use = "settle" if kind == "approval" else "approve or deny"
             raise Error(Code.INVALID_ARGUMENT, f"the answer to {id!r} {what}", hint=f"use {use}")
         return state, *asked
-
-    async def _question(self, state: PromiseState) -> tuple[PendingDecision, EffectStarted] | None:
-        row = await self._host.store.find(state.stream, ask_key(state.id))
-        if row is None or not isinstance(row.record, EffectStarted):
-            return None
-        started = row.record
-        if not isinstance(started.command, AwaitEvent):
-            return None
-        scope = TurnScope.parse(started.command.key.scope)
-        asked = decision_owed(started, scope.session, scope.turn, row.at)
-        return (asked, started) if asked else None
 
     # --- decisions
 
@@ -283,6 +266,50 @@ class Approvals:
             if isinstance(row.record, EffectStarted) and row.record.id == attempt:
                 return row.record.worker
         return WorkerId("")
+
+
+async def full_id(host: ApprovalsPort, text: str) -> str:
+    """Return the id that begins with this text, for the command line. The API takes whole ids only.
+
+    Raises:
+        Error: `invalid_id` if the text is shorter than eight characters, or matches several ids.
+    """
+    if len(_bare(text)) < MIN_PREFIX_CHARS:
+        raise Error(
+            Code.INVALID_ID,
+            f"{without_keys(text)!r} is too short for an approval",
+            because=f"a prefix needs at least {MIN_PREFIX_CHARS} characters after apr_ or dbt_",
+            hint="perdure approvals list",
+        )
+    for state in await _asked_as(host, text):
+        if (asked := await _question(host, state)) is not None:
+            return asked[0].id
+    return text  # its use reports it as unknown
+
+
+async def _asked_as(host: ApprovalsPort, text: str) -> tuple[PromiseState, ...]:
+    """Return the question whose id begins with this text, if any."""
+    prefix = _bare(text)
+    found = await host.store.asked_as(tenant=host.tenant, prefix=prefix, limit=2) if prefix.isalnum() else ()
+    if len(found) > 1:
+        raise Error(Code.INVALID_ID, f"ambiguous id {without_keys(text)!r}", hint="type more of the id")
+    return found
+
+
+async def _question(host: ApprovalsPort, state: PromiseState) -> tuple[PendingDecision, EffectStarted] | None:
+    row = await host.store.find(state.stream, ask_key(state.id))
+    if row is None or not isinstance(row.record, EffectStarted):
+        return None
+    started = row.record
+    if not isinstance(started.command, AwaitEvent):
+        return None
+    scope = TurnScope.parse(started.command.key.scope)
+    asked = decision_owed(started, scope.session, scope.turn, row.at)
+    return (asked, started) if asked else None
+
+
+def _bare(text: str) -> str:
+    return text.removeprefix("apr_").removeprefix("dbt_")
 
 
 def _turn(started: EffectStarted) -> TurnId:

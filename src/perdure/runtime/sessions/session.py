@@ -368,14 +368,14 @@ class Session:
         """Revoke a session-wide approval. Later calls ask again; a running call continues.
 
         Raises:
-            Error: `approval_unknown` if the session has no such grant; `invalid_id` if the prefix matches several;
+            Error: `approval_unknown` if the session has no such grant, also for a prefix of its id;
                 `invalid_argument` without a name.
         """
         self._ref.runtime.check_usable()
-        name, origin, prefix = short_text(by, "by"), short_text(via, "via"), short_text(grant, "the grant")
+        name, origin, id = short_text(by, "by"), short_text(via, "via"), short_text(grant, "the grant")
         if not name.strip():
             raise Error(Code.INVALID_ARGUMENT, "a revocation needs a name", hint='by="ana@example.com"')
-        await verbs.revoke(self._ref, prefix, by=name, via=origin)
+        await verbs.revoke(self._ref, id, by=name, via=origin)
 
     # --- title, tags, redaction
 

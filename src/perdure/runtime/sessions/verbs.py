@@ -320,14 +320,12 @@ async def set_model(session: SessionRef, model: str) -> None:
 # --- removal
 
 
-async def revoke(session: SessionRef, prefix: str, *, by: str, via: str) -> None:
-    """Revoke the approval whose id has this prefix."""
+async def revoke(session: SessionRef, grant: str, *, by: str, via: str) -> None:
+    """Revoke the approval with this id."""
     state, _ = await existing(session)
-    found = [made.grant for made in state.grants if made.grant.startswith(prefix) and prefix]
-    if len(found) > 1:
-        raise Error(Code.INVALID_ID, f"ambiguous grant id {without_keys(prefix)!r}", hint="type more of the id")
+    found = [made.grant for made in state.grants if made.grant == grant]
     if not found:
-        what = f"session {session.id!r} has no grant {without_keys(prefix)!r}"
+        what = f"session {session.id!r} has no grant {without_keys(grant)!r}"
         raise Error(Code.APPROVAL_UNKNOWN, what, hint="session.grants()")
     rt = session.runtime
     await rt.check_readable(session.stream)
