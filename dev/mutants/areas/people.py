@@ -72,7 +72,7 @@ MUTANTS = [
     Mutant(
         "a result that violates its schema is accepted",
         "runtime/sessions/posting.py",
-        "if problems := misfits(contract.returns, value):",
+        "if problems := await misfits(contract.returns, value):",
         "if (problems := misfits(contract.returns, value)) and False:",
         f"{CLIENTS} -k 'invalid_client and memory'",
     ),

@@ -48,6 +48,20 @@ MUTANTS = [
         f"{DOOR} -k 'belongs_to_the_agent and memory'",
     ),
     Mutant(
+        "a schema from outside may expand without a limit",
+        "tools/schema_shape.py",
+        "if nodes > MAX_NODES else None",
+        "if nodes < 0 else None",
+        "tests/unit/tools/test_schema_bounds.py -k 'refused_when_it_is_accepted'",
+    ),
+    Mutant(
+        "a call starts before its costly arguments are checked",
+        "runtime/turns/preparing.py",
+        "if isinstance(prepared, FailureDetail) or prepared.unchecked is None:",
+        "if True:",
+        "tests/scenarios/test_foreign_schemas.py -k 't25b and memory'",
+    ),
+    Mutant(
         "a closing session cancels its oldest input first",
         "runtime/calls/clients.py",
         "            turns.reverse()  #",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from functools import partial
@@ -261,7 +261,7 @@ def model_of(agent: Agent, name: str, others: Iterable[Agent] = ()) -> Model:
         return MissingModel(name, problem.message)
 
 
-def output_check(agent: Agent, composition: Composition) -> Callable[[str], OutputProblem | None] | None:
+def output_check(agent: Agent, composition: Composition) -> Callable[[str], Awaitable[OutputProblem | None]] | None:
     """Return the check of a turn's final reply, or None if it needs none.
 
     The agent's current output type checks the reply; without a type, any JSON passes.
@@ -272,7 +272,7 @@ def output_check(agent: Agent, composition: Composition) -> Callable[[str], Outp
         return partial(schema_problem_of, composition.output)
     output_as = setup_of(agent).output_as
 
-    def check(text: str) -> OutputProblem | None:
+    async def check(text: str) -> OutputProblem | None:
         try:
             value: object = plain(text) if output_as is None else output_as.parse(text)
         except Error as problem:

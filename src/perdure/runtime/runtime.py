@@ -302,7 +302,7 @@ class Runtime:
         core.check_usable()
         core.check_agent(agent)
         name = short_id("sch", core.clock.wall_ms()) if id is None else id
-        target = target_of(core, name, ScheduleTarget(send, session, agent, start, args, emit, payload, source))
+        target = await target_of(core, name, ScheduleTarget(send, session, agent, start, args, emit, payload, source))
         if owner is None and isinstance(target, SendInput):
             speaks_to = session_stream(core.tenant, SessionId(target.session))
             owner = target.session if await core.store.stream(speaks_to) is not None else None

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from perdure.codec import Json
 from perdure.tools.context import ToolContext
+from perdure.tools.json_schema import SchemaCheck
 from perdure.tools.verdicts import Verdict
 from perdure.vocab.outcomes import FailureDetail
 from perdure.vocab.tools import MATERIALIZE, Composition, ProjectionPolicy, ToolContract, ToolManifest
@@ -37,7 +38,11 @@ class Runnable(Protocol):
         ...
 
     def bind(self, args: Json) -> dict[str, object] | FailureDetail:
-        """Check a model's arguments."""
+        """Check a model's arguments. If `unchecked` returns a check, they are valid only if it succeeds."""
+        ...
+
+    def unchecked(self, args: Json) -> SchemaCheck | None:
+        """Return the check of the arguments that is left to a child process, or None."""
         ...
 
     def invoke(self, ctx: ToolContext[object], arguments: Mapping[str, object]) -> object:

@@ -79,6 +79,9 @@ class _Questions(RawArguments):
         bound = super().bind(args)
         if isinstance(bound, FailureDetail):
             return bound
+        if self.unchecked(args) is not None:
+            message = "The questions are too long and were not asked. Ask fewer, with shorter texts"
+            return FailureDetail(code="invalid_tool_args", message=message, failure_class="invalid")
         questions = questions_of(args)
         problem = problem_of_questions(questions)
         message = f"The questions are invalid and were not asked. {problem}"

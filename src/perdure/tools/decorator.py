@@ -16,6 +16,7 @@ from perdure.errors import Code, Error
 from perdure.tools.context import ToolContext
 from perdure.tools.docstring import explain
 from perdure.tools.durations import to_ms
+from perdure.tools.json_schema import SchemaCheck
 from perdure.tools.narration import Narrator, Phase, Templates, narration
 from perdure.tools.schema import Arguments, RawArguments, arguments_of, check_signature, result_schema, try_hints
 from perdure.tools.verdicts import Verdict
@@ -200,6 +201,10 @@ class Tool(Generic[P, R_co]):
     def bind(self, args: Json) -> dict[str, object] | FailureDetail:
         """Check and convert a model's arguments, or return a `Failure` that explains the problem."""
         return self.arguments.bind(args)
+
+    def unchecked(self, args: Json) -> SchemaCheck | None:
+        """Return the check of arguments that `bind` leaves to a child process, or None."""
+        return self.arguments.unchecked(args)
 
 
 AnyTool: TypeAlias = Tool[..., object]

@@ -145,6 +145,9 @@ async def _attempt(
         message = f"{ctx.tool_name} is run by the client, and nothing here can wait for that"
         return _failed(code="pending_tool_not_supported_here", message=message, failure_class="invalid")
 
+    if prepared.unchecked is not None and (refusal := await prepared.unchecked.refusal()) is not None:
+        return Failed(failure=refusal)
+
     def call() -> object:
         if not may_start():
             raise Withheld

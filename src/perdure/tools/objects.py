@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from functools import lru_cache
 from importlib import import_module
 from typing import TypeAlias
 
-from perdure.codec import Json, canonical, decode, to_json
+from perdure.codec import Json, to_json
 from perdure.errors import Code, Error
 from perdure.tools.context import ToolContext
 from perdure.tools.decorator import AnyTool, raw_tool
@@ -67,11 +66,6 @@ class BaseTool(ABC):
         )
 
 
-@lru_cache(maxsize=512)
-def _schema_problem(schema: bytes) -> str | None:
-    return problem_of(decode(schema))
-
-
 def _seed_context(ctx: ToolContext[object]) -> ToolContext[object]:
     # By name and on first use: the adapter is a front above every layer, and most programs never need it.
     return import_module("perdure.compat.seeds").SeedToolContext(ctx)
@@ -88,7 +82,7 @@ def as_tool(one: SomeTool, *, with_context: bool = True) -> AnyTool:
     """
     if not isinstance(one, BaseTool):
         return one
-    if problem := _schema_problem(canonical(to_json(one.parameters_schema))):
+    if problem := problem_of(to_json(one.parameters_schema)):
         raise Error(
             Code.TOOL_INVALID,
             f"tool {one.name}: parameters_schema is not a valid JSON schema",

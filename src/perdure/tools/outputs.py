@@ -94,7 +94,7 @@ def plain(text: str) -> Json:
     return decode(fenced.group(1) if fenced else text)
 
 
-def schema_problem_of(spec: Json, text: str) -> OutputProblem | None:
+async def schema_problem_of(spec: Json, text: str) -> OutputProblem | None:
     """Return the problem of an answer checked by schema alone, or None."""
     from perdure.tools.json_schema import mismatches
 
@@ -102,7 +102,7 @@ def schema_problem_of(spec: Json, text: str) -> OutputProblem | None:
         value: Json = plain(text)
     except Error as problem:
         return OutputProblem(f"it is not JSON: {problem.because}"[:_MAX_PROBLEM_CHARS])
-    found = mismatches(cast("dict[str, Json]", spec)["schema"], value)
+    found = await mismatches(cast("dict[str, Json]", spec)["schema"], value)
     return OutputProblem("; ".join(found)[:_MAX_PROBLEM_CHARS]) if found else None
 
 

@@ -16,7 +16,7 @@ from perdure.errors import Code, Error
 from perdure.tools.clients.turn import TurnContext
 from perdure.tools.context import Deps, ToolContext
 from perdure.tools.errors import ToolError
-from perdure.tools.json_schema import problem_of, violations
+from perdure.tools.json_schema import SchemaCheck, checked_here, problem_of
 from perdure.tools.prepare import Answer, ToolPrepareContext
 from perdure.tools.verdicts import CannotTell, Verdict
 from perdure.vocab.effects import PreparedToolCall
@@ -217,10 +217,17 @@ class ProvidedTool:
         return self.provider.prepare_tool_call(ctx, call)
 
     def bind(self, args: Json) -> dict[str, object] | FailureDetail:
-        """Check a model's arguments against the schema, and pass them on unchanged."""
-        if problems := violations(self.contract.definition.parameters, args):
-            return FailureDetail(code="invalid_tool_args", message=problems, failure_class="invalid")
-        return {"args": args}
+        """Check a model's arguments against the schema, and pass them on unchanged.
+
+        If `unchecked` returns a check, they are valid only if it succeeds.
+        """
+        found = checked_here(self.contract.definition.parameters, args)
+        return found if isinstance(found, FailureDetail) else {"args": args}
+
+    def unchecked(self, args: Json) -> SchemaCheck | None:
+        """Return the check that `bind` leaves to a child process, or None."""
+        found = checked_here(self.contract.definition.parameters, args)
+        return found if isinstance(found, SchemaCheck) else None
 
     def invoke(self, ctx: ToolContext[object], arguments: Mapping[str, object]) -> object:
         """Run the tool."""

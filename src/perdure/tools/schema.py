@@ -18,7 +18,7 @@ from perdure.codec import Json
 from perdure.errors import Code, Error
 from perdure.tools.context import ToolContext
 from perdure.tools.docstring import explain
-from perdure.tools.json_schema import violations
+from perdure.tools.json_schema import SchemaCheck, checked_here
 from perdure.vocab.outcomes import FailureDetail
 
 if TYPE_CHECKING:
@@ -64,6 +64,10 @@ class Arguments:
         given = checked.model_fields_set | self.filled
         return {name: getattr(checked, field) for field, name in self.names.items() if field in given}
 
+    def unchecked(self, args: Json) -> SchemaCheck | None:
+        """Return None: `bind` checks everything, with the types of the application."""
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class RawArguments:
@@ -74,11 +78,16 @@ class RawArguments:
     context: str | None = _CONTEXT_NAME
 
     def bind(self, args: Json) -> dict[str, object] | FailureDetail:
-        """Return all arguments under one name."""
+        """Return all arguments under one name. If `unchecked` returns a check, they are valid only if it succeeds."""
         if not isinstance(args, dict):
             return _invalid(f"The arguments are not one JSON object; the tool was not run. Given: {_shown(args)}")
-        problems = violations(self.parameters, args) if self.checked else ""
-        return _invalid(problems) if problems else {"arguments": args}
+        found = checked_here(self.parameters, args) if self.checked else None
+        return found if isinstance(found, FailureDetail) else {"arguments": args}
+
+    def unchecked(self, args: Json) -> SchemaCheck | None:
+        """Return the check that `bind` leaves to a child process, or None."""
+        found = checked_here(self.parameters, args) if self.checked else None
+        return found if isinstance(found, SchemaCheck) else None
 
 
 def result_schema(annotation: object, tool: str) -> Json:

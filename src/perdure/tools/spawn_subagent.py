@@ -9,7 +9,7 @@ from perdure.errors import Code, Error
 from perdure.tools.context import ToolContext
 from perdure.tools.decorator import AnyTool, raw_tool
 from perdure.tools.errors import ToolError
-from perdure.tools.json_schema import schema_problem
+from perdure.tools.json_schema import foreign_problem
 from perdure.tools.outputs import Output
 from perdure.tools.schema import RawArguments
 
@@ -44,7 +44,7 @@ def spawn_subagent(*agents: str, mode: Literal["foreground", "background"] = "ba
 
     async def run(ctx: ToolContext[object], arguments: dict[str, Json]) -> Json:
         agent, task = cast("str", arguments["name"]), cast("str", arguments["task"])
-        wanted = _output(arguments.get("result_schema"))
+        wanted = await _output(arguments.get("result_schema"))
         client = ctx.agent(agent)
         if arguments.get("mode", mode) == "background":
             child = await client.start(task, output=wanted)
@@ -56,9 +56,9 @@ def spawn_subagent(*agents: str, mode: Literal["foreground", "background"] = "ba
     )
 
 
-def _output(schema: Json) -> Output | None:
+async def _output(schema: Json) -> Output | None:
     if schema is None:
         return None
-    if problem := schema_problem(schema):
+    if problem := await foreign_problem(schema):
         raise ToolError(f"invalid result_schema: {problem}", code="invalid_argument")
     return Output(object, "result", schema, wrapped=False)

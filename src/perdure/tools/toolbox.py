@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from perdure.errors import Code, Error
 from perdure.tools.catalog import Catalog, Member, Runnable, is_callable
 from perdure.tools.decorator import AnyTool, Tool
+from perdure.tools.json_schema import SchemaCheck
 from perdure.tools.objects import BaseTool, SomeTool, as_tool
 from perdure.tools.provider import Connects, ProvidedTool, ToolProvider, check_manifest, check_provider, has_hook
 from perdure.tools.read_result import read_result
@@ -39,6 +40,8 @@ class Prepared:
     contract: ToolContract
     readable: bool = True
     """True if the model can read the rest of a truncated result."""
+    unchecked: SchemaCheck | None = None
+    """The check of the arguments that must still be made in a child process, before the tool runs."""
 
     @property
     def is_as_captured(self) -> bool:
@@ -209,9 +212,10 @@ class Toolbox:
             return _other_id(captured, current.contract)
         if current.contract.client_side != captured.client_side:
             return _moved(call.name)
-        bound = current.bind(prepared_call.args if prepared_call else call.args)
+        args = prepared_call.args if prepared_call else call.args
+        bound = current.bind(args)
         if not isinstance(bound, FailureDetail):
-            return Prepared(tool=current, arguments=bound, contract=captured, readable=not self._reads_on)
+            return Prepared(current, bound, captured, not self._reads_on, current.unchecked(args))
         if bound.code == "invalid_tool_args" and captured.arguments_digest != current.contract.arguments_digest:
             return FailureDetail(
                 code="tool_contract_changed",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -61,7 +61,7 @@ class ModelAccess:
 
     model: Model
     fetch: Fetch
-    check: Callable[[str], OutputProblem | None] | None
+    check: Callable[[str], Awaitable[OutputProblem | None]] | None
     patience: StallPolicy
 
 
@@ -129,7 +129,7 @@ async def ask_model(
         return LlmCallOutcome(error=LlmError(kind="internal", message="the model client failed; the log has the cause"))
     for made in made_files(reply):
         keep(made)
-    return _checked(LlmCallOutcome(reply=adopted, text_streamed=said.chars > 0), adopted, access.check)
+    return await _checked(LlmCallOutcome(reply=adopted, text_streamed=said.chars > 0), adopted, access.check)
 
 
 async def _broken(
@@ -145,13 +145,13 @@ async def _broken(
     return LlmCallOutcome(error=error, text_streamed=said.chars > 0, spent=spent)
 
 
-def _checked(
-    outcome: LlmCallOutcome, reply: Reply, check: Callable[[str], OutputProblem | None] | None
+async def _checked(
+    outcome: LlmCallOutcome, reply: Reply, check: Callable[[str], Awaitable[OutputProblem | None]] | None
 ) -> LlmCallOutcome:
     """Check a final reply against the requested output type. The outcome stores the result of the check."""
     if check is None or reply.calls or reply.finish in ("refusal", "content_filter"):
         return outcome
-    problem = check(reply.answer)
+    problem = await check(reply.answer)
     if problem is None:
         return replace(outcome, output="valid")
     return replace(outcome, output="invalid", problem=problem.message)

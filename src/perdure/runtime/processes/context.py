@@ -48,8 +48,12 @@ T = TypeVar("T")
 class ProcessPort(Protocol):
     """The driver of a process, as its context sees it."""
 
-    def emit(self, name: str, payload: Json, replay: str, *, ours: bool = False) -> None:
-        """Append a declared event, once per replay key. `ours` allows the events that only the runtime writes."""
+    async def emit(self, name: str, payload: Json, replay: str) -> None:
+        """Append a declared event, once per replay key."""
+        ...
+
+    def mark(self, name: str, payload: Json, replay: str) -> None:
+        """Append an event of the runtime itself, once per replay key."""
         ...
 
 
@@ -126,7 +130,7 @@ class ProcessContext(DurableOps):
         body = self._body()
         check_id(event, what="the event")
         payload = to_json(payload, where="the payload")
-        self._call.driver.emit(
+        await self._call.driver.emit(
             event, payload, keys.process_event(self.process_id, body.count("emit")) if key is None else key
         )
 
@@ -148,7 +152,7 @@ class ProcessContext(DurableOps):
         self._mark(name, "ended", nth)
 
     def _mark(self, name: str, edge: str, nth: int) -> None:
-        self._call.driver.emit(PHASE, {"phase": name, "edge": edge}, f"phase:{name}:{nth}:{edge}", ours=True)
+        self._call.driver.mark(PHASE, {"phase": name, "edge": edge}, f"phase:{name}:{nth}:{edge}")
 
     async def timeline(self) -> tuple[Moment, ...]:
         """Return the history of this process, in order, as far as it is durable at the call."""

@@ -21,6 +21,7 @@ from perdure.ids import EffectId, InputId, SessionId, Tenant, TurnId, join
 from perdure.inbox.admit import Delivery, delivery
 from perdure.inbox.items import Wake
 from perdure.processes.events import STEPS_UNUSED, check_same, check_sayable
+from perdure.processes.events import event as event_of
 from perdure.processes.machine import abandoned, cancelled, ending
 from perdure.processes.record import PendingSignals, ProcessRecord
 from perdure.processes.wakes import wake_of
@@ -154,12 +155,11 @@ class ProcessDriver:
 
     # --- events
 
-    def emit(self, name: str, payload: Json, replay: str, *, ours: bool = False) -> None:
+    async def emit(self, name: str, payload: Json, replay: str) -> None:
         """Append a declared event, once per replay key, and wake the target session with it if the
         event requires that."""
-        if not ours:
-            check_sayable(name, self._scope.process)
-        new = checked_event(self._registration, name, payload, replay)
+        check_sayable(name, self._scope.process)
+        new = await checked_event(self._registration, name, payload, replay)
         if new.output is not None:
             raise Error(
                 Code.INVALID_ARGUMENT,
@@ -167,6 +167,13 @@ class ProcessDriver:
                 hint="return or raise in the process body",
                 process=self._scope.process,
             )
+        self._append_once(new, name, replay)
+
+    def mark(self, name: str, payload: Json, replay: str) -> None:
+        """Append an event of the runtime itself, once per replay key."""
+        self._append_once(event_of(self._registration, name, payload, replay), name, replay)
+
+    def _append_once(self, new: ProcessEvent, name: str, replay: str) -> None:
         known = self._emitted.get((name, replay))
         if known is not None:
             check_same(known, new, self._scope.process)

@@ -12,7 +12,7 @@ from perdure.processes.events import event as event_of
 from perdure.processes.events import type_of
 from perdure.runtime.clock import short_id
 from perdure.tools.clients.process_events import ProcessEventInfo
-from perdure.tools.json_schema import mismatches, schema_problem
+from perdure.tools.json_schema import foreign_problem, mismatches
 from perdure.vocab.log_keys import event_key
 from perdure.vocab.records import ProcessEvent, Row
 from perdure.vocab.registrations import EventType, Registration
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from perdure.runtime.processes.handle import ProcessHandle
 
 
-def check_schemas(types: Iterable[EventType]) -> None:
+async def check_schemas(types: Iterable[EventType]) -> None:
     """Raise if an event type has an invalid schema.
 
     Raises:
         Error: `process_event_type_invalid`.
     """
     for one in types:
-        problem = None if one.payload_schema is None else schema_problem(one.payload_schema)
+        problem = None if one.payload_schema is None else await foreign_problem(one.payload_schema)
         if problem is not None:
             raise Error(
                 Code.PROCESS_EVENT_TYPE_INVALID,
@@ -38,19 +38,14 @@ def check_schemas(types: Iterable[EventType]) -> None:
             )
 
 
-def checked_event(registration: Registration, name: str, payload: Json, replay: str) -> ProcessEvent:
+async def checked_event(registration: Registration, name: str, payload: Json, replay: str) -> ProcessEvent:
     """Return a declared event, whose payload matches its schema.
 
     Raises:
         Error: `process_event_undeclared`, `process_event_invalid`, `process_event_replay_key_required`.
     """
-    from referencing.exceptions import Unresolvable
-
     schema = type_of(registration, name).payload_schema
-    try:
-        problems = [] if schema is None else mismatches(schema, payload)
-    except Unresolvable as problem:
-        problems = [f"the schema refers to {problem.ref}, which it does not define"]
+    problems = [] if schema is None else await mismatches(schema, payload)
     if problems:
         raise Error(
             Code.PROCESS_EVENT_INVALID,

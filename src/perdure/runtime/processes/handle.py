@@ -231,7 +231,7 @@ class ProcessHandle:
             raise Error(
                 Code.INPUT_TOO_LARGE, f"the payload is {size} bytes", because=f"the limit is {MAX_PAYLOAD_BYTES}"
             )
-        new = checked_event(await self._registration(), kind, payload, replay)
+        new = await checked_event(await self._registration(), kind, payload, replay)
         if new.output is not None:
             raise Error(
                 Code.PROCESS_NOT_EXTERNAL,
@@ -408,7 +408,7 @@ async def owners_end(
             process=handle.id,
         )
     payload = to_json(value, where="the value")
-    new = checked_event(registration, event, payload, key or keys.process_terminal(handle.id, event))
+    new = await checked_event(registration, event, payload, key or keys.process_terminal(handle.id, event))
     if new.output is None:
         raise Error(Code.INVALID_ARGUMENT, f"the event {event} does not end a process", process=handle.id)
     return structs.replace(new, authority="external_owner")

@@ -116,7 +116,7 @@ async def register(
     Raises:
         Error: `process_conflict`; the errors of `check_registration`.
     """
-    check_schemas(asked.event_types)
+    await check_schemas(asked.event_types)
     place = None if queue is None else check_queue(queue)
     new = starting(rt.tenant, asked, at=rt.clock.wall_ms(), env=env, queue=place)
     handle = ProcessHandle(rt, asked.process_id)

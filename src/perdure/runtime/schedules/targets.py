@@ -33,7 +33,7 @@ class ScheduleTarget:
     source: str
 
 
-def target_of(rt: RuntimeCore, id: str, wanted: ScheduleTarget) -> Target:
+async def target_of(rt: RuntimeCore, id: str, wanted: ScheduleTarget) -> Target:
     """Return the target of each run of a schedule.
 
     Raises:
@@ -46,7 +46,7 @@ def target_of(rt: RuntimeCore, id: str, wanted: ScheduleTarget) -> Target:
         case (None, process, None) if process is not None:
             return _to_start(rt, id, process, wanted.args)
         case (None, None, str(source_type)):
-            return _to_emit(rt, source_type, wanted.payload, wanted.source)
+            return await _to_emit(rt, source_type, wanted.payload, wanted.source)
         case _:
             raise Error(
                 Code.SCHEDULE_INVALID,
@@ -61,7 +61,7 @@ def _to_start(rt: RuntimeCore, id: str, process: ProcessFunction | str, args: tu
     return StartsProcess(definition=asked.definition, input=asked.input.payload, event_types=asked.event_types)
 
 
-def _to_emit(rt: RuntimeCore, source_type: str, payload: Json, source: str) -> EmitsOccurrence:
-    item = rt.triggers.occurrence(source_type, payload, source=source).item
+async def _to_emit(rt: RuntimeCore, source_type: str, payload: Json, source: str) -> EmitsOccurrence:
+    item = (await rt.triggers.occurrence(source_type, payload, source=source)).item
     assert isinstance(item, Occurrence)
     return EmitsOccurrence(source_type=source_type, payload=item.payload, source=source)

@@ -25,7 +25,7 @@ from perdure.runtime.pages import check_limit
 from perdure.runtime.sessions.contracts import contract_of
 from perdure.store.protocol import Store
 from perdure.store.shapes import Accepted, AlreadyResolved, Resolved
-from perdure.tools.json_schema import violations
+from perdure.tools.json_schema import mismatches
 from perdure.vocab.approvals import Decision, Verdict, decision_of
 from perdure.vocab.effects import AwaitEvent
 from perdure.vocab.log_keys import ask_key, gate_key, open_key
@@ -239,9 +239,9 @@ class Approvals:
     ) -> None:
         """Raise if the tool would refuse the arguments, while the approver can still change them."""
         contract = await contract_of(self._host.store, state.stream, _turn(started), tool)
-        wrong = violations(contract.definition.parameters, dict(args)) if contract else ""
+        wrong = await mismatches(contract.definition.parameters, dict(args)) if contract else []
         if wrong:
-            raise Error(Code.INVALID_ARGUMENT, f"{tool} does not take these arguments", because=wrong)
+            raise Error(Code.INVALID_ARGUMENT, f"{tool} does not take these arguments", because="\n".join(wrong))
 
     async def _check_dead(self, state: PromiseState, started: EffectStarted) -> None:
         """Raise if the worker of the call may be alive: then "did not happen" is not certain."""

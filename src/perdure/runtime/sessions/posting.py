@@ -50,7 +50,7 @@ async def post(rt: RuntimeCore, session: SessionId, results: Mapping[str, Json |
         given = answers.answer_of(None if failed else cast("Json", result), failed)
         assert not isinstance(given, Cancelled)
         if isinstance(given, Ok):
-            _check(await contract_of(rt.store, scope.stream, scope.turn, about.tool_name), call, given.value)
+            await _check(await contract_of(rt.store, scope.stream, scope.turn, about.tool_name), call, given.value)
         checked.append((call, key, given, due_at))
     known: dict[CallId, Resolved] = {}
     while left := [one for one in checked if one[0] not in known]:
@@ -115,12 +115,12 @@ async def _asked(rt: RuntimeCore, scope: TurnScope, key: EventKey, call: CallId)
             raise unknown(call)
 
 
-def _check(contract: ToolContract | None, call: CallId, value: Json) -> None:
+async def _check(contract: ToolContract | None, call: CallId, value: Json) -> None:
     if contract is None or contract.returns is None:
         return
     from perdure.tools.json_schema import mismatches as misfits
 
-    if problems := misfits(contract.returns, value):
+    if problems := await misfits(contract.returns, value):
         raise Error(
             Code.TOOL_RESULT_INVALID,
             f"the result of {contract.name} does not match its schema",

@@ -76,7 +76,7 @@ class TriggersClient:
             return msgspec.to_builtins(report)
 
         with visibly():
-            new = self.triggers.occurrence(source_type, hidden, key=chosen, source=source, session=session)
+            new = await self.triggers.occurrence(source_type, hidden, key=chosen, source=source, session=session)
         assert isinstance(new.item, Occurrence)
         told = await self._once(name, [source_type, new.item.payload, chosen, source, session], say)
         self.by.report(told)

@@ -165,7 +165,7 @@ class Triggers:
         """
         rt = self._runtime
         rt.check_usable()
-        new = self.occurrence(source_type, payload, key=key, source=source, session=session)
+        new = await self.occurrence(source_type, payload, key=key, source=source, session=session)
         assert isinstance(new.item, Occurrence)
         admission = await rt.store.admit(new)
         if isinstance(admission, Conflict):
@@ -176,23 +176,23 @@ class Triggers:
         duplicate = not isinstance(admission, Admitted)
         return OccurrenceHandle(rt, new.stream, new.item.occurrence, new.item.key, duplicate)
 
-    def occurrence(
+    async def occurrence(
         self, source_type: str, payload: Json, *, key: str | None = None, source: str = "", session: str = ""
     ) -> Delivery:
         """Return the delivery that `emit` adds to the source's inbox."""
         check_source(source_type, source)
-        plain = self._checked(source_type, payload)
+        plain = await self._checked(source_type, payload)
         now = self._runtime.clock.wall_ms()
         name = check_id(key, what="the key of an occurrence") if key is not None else short_id("key", now)
         stream = trigger_stream(self._tenant, source_type, source)
         return occurring(stream, name, plain, session=session, at=now)
 
-    def _checked(self, source_type: str, payload: Json) -> Json:
+    async def _checked(self, source_type: str, payload: Json) -> Json:
         refuse_unordered(payload, "the payload")
         plain = to_json(payload, where="the payload")
         check_size(plain, "the payload")
         event = self.catalog.get(source_type)
-        found = mismatches(event.payload_schema, plain) if event and event.payload_schema is not None else ()
+        found = await mismatches(event.payload_schema, plain) if event and event.payload_schema is not None else ()
         if found:
             raise _invalid(f"the payload does not match the schema of {source_type}", because="; ".join(found[:3]))
         return plain

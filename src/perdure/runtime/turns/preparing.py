@@ -7,6 +7,7 @@ payload, whatever the hook would return by then.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import inspect
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -76,6 +77,7 @@ class Preparations:
         self._on_news = on_news
         self._asked: dict[Round, asyncio.Task[Preparation]] = {}
         self._answered: dict[Round, PreparedToolCall] = {}
+        self._checks: dict[tuple[EffectId, str], asyncio.Task[FailureDetail | None]] = {}
 
     def of(self, item: RunCall) -> ReadyCall | Success | Failed | Preparing:
         """Return the call ready to be recorded, its outcome if nothing has to run, or `UNDER_WAY` if its hook runs."""
@@ -83,6 +85,9 @@ class Preparations:
         if item.decision is not None and item.decision.args is not None and not self._begun(item):
             captured, edited = None, self._edited(item, item.decision.args)
         prepared = self._toolbox.prepare(item.call, item.contract, captured or edited, visible=self._visible)
+        prepared = self._checked(item, prepared)
+        if isinstance(prepared, Preparing):
+            return prepared
         if isinstance(prepared, FailureDetail):
             self._forget(item)
             return Failed(failure=prepared)
@@ -97,14 +102,30 @@ class Preparations:
         if edited is not None and digest(answer.args) != digest(edited.args):
             return Failed(failure=NOT_AS_APPROVED)
         again = self._toolbox.prepare(item.call, item.contract, answer, visible=self._visible)
+        again = self._checked(item, again)
+        if isinstance(again, Preparing):
+            return again
         if isinstance(again, FailureDetail):
             return Failed(failure=again)
         return ReadyCall(again, answer, recorded=True)
 
+    def _checked(self, item: RunCall, prepared: Prepared | FailureDetail) -> Prepared | FailureDetail | Preparing:
+        """Return the call with checked arguments, its failure, or `UNDER_WAY` while a child process checks them."""
+        if isinstance(prepared, FailureDetail) or prepared.unchecked is None:
+            return prepared
+        check = prepared.unchecked
+        name = (item.ref.id, digest([check.schema, check.args]))
+        if (task := self._checks.get(name)) is None:
+            task = self._checks[name] = asyncio.create_task(check.refusal(), name=f"perdure:check:{item.ref.id}")
+            task.add_done_callback(lambda _: self._on_news())
+        if not task.done():
+            return UNDER_WAY
+        return task.result() or dataclasses.replace(prepared, unchecked=None)
+
     @property
     def under_way(self) -> bool:
-        """True while a hook runs."""
-        return any(not task.done() for task in self._asked.values())
+        """True while a hook or a check runs."""
+        return any(not task.done() for task in (*self._asked.values(), *self._checks.values()))
 
     def captured(self, item: RunCall | Probe | AwaitVerdict) -> PreparedToolCall | None:
         """Return the call as captured by an earlier attempt or by its approval request, or None."""
@@ -169,10 +190,11 @@ class Preparations:
             task.cancel()
 
     def stop(self) -> None:
-        """Cancel all running hooks."""
-        for task in self._asked.values():
+        """Cancel all running hooks and checks."""
+        for task in (*self._asked.values(), *self._checks.values()):
             task.cancel()
         self._asked.clear()
+        self._checks.clear()
 
 
 def _round(item: RunCall) -> Round:

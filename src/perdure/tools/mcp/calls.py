@@ -10,7 +10,7 @@ from perdure.codec import Json, digest
 from perdure.tools.context import dispatch_of
 from perdure.tools.errors import OutcomeUnknown, ToolError
 from perdure.tools.execution_result import IMAGE_TYPES, Image, SucceededWithImages
-from perdure.tools.json_schema import violations
+from perdure.tools.json_schema import mismatches
 from perdure.tools.mcp.connection import KEY, ConnectionLost, McpConnection, NotConnected
 from perdure.tools.step_outcomes import StepFailed
 from perdure.tools.steps import StepEffect
@@ -130,9 +130,10 @@ async def ask_person(ctx: ToolContext[object], step: str, target: Target, asked:
     if schema is None:
         return {"action": "accept"}
     content = decision.args or {}
-    if wrong := violations(schema, content):
+    if wrong := await mismatches(schema, content):
+        told = "\n".join(wrong)
         raise ToolError(
-            f"the answer of {decision.by} does not match the server's form: {wrong}", code="mcp_answer_invalid"
+            f"the answer of {decision.by} does not match the server's form: {told}", code="mcp_answer_invalid"
         )
     return {"action": "accept", "content": content}
 

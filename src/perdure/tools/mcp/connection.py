@@ -49,7 +49,9 @@ Elicit = Callable[["types.ElicitRequestParams"], Awaitable["types.ElicitResult"]
 class McpConnection:
     """A connection kept alive by its own task between `start` and `stop`."""
 
-    def __init__(self, name: str, config: ServerConfig, on_list: Callable[[Sequence[types.Tool]], None]) -> None:
+    def __init__(
+        self, name: str, config: ServerConfig, on_list: Callable[[Sequence[types.Tool]], Awaitable[None]]
+    ) -> None:
         self.name = name
         self.config = config
         self.redactor = Redactor()
@@ -225,7 +227,7 @@ class McpConnection:
                 self.statuses[key] = response.status_code
 
     async def _list(self, client: Client) -> None:
-        self._on_list(await self._tools(client))
+        await self._on_list(await self._tools(client))
         self._listed_at = asyncio.get_running_loop().time()
 
     async def _list_again(self, client: Client) -> None:

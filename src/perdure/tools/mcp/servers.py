@@ -22,7 +22,7 @@ from perdure.codec import Json
 from perdure.errors import Code, Error
 from perdure.services.secrets import Redactor
 from perdure.tools.errors import OutcomeUnknown, ToolError
-from perdure.tools.json_schema import problem_of
+from perdure.tools.json_schema import foreign_problem
 from perdure.tools.mcp.calls import Target, call_durably, call_once
 from perdure.tools.mcp.config import ServerConfig, effect_of, parse
 from perdure.tools.mcp.connection import ConnectionLost, McpConnection, NotConnected
@@ -98,14 +98,14 @@ class McpServers(ToolProvider):
 
     # --- tool lists
 
-    def _listed(self, server: str, config: ServerConfig, tools: Sequence[types.Tool]) -> None:
+    async def _listed(self, server: str, config: ServerConfig, tools: Sequence[types.Tool]) -> None:
         offers: dict[str, _Offer] = {}
         for tool in tools:
             rule = config.tools.get(tool.name)
             if rule is not None and rule.hidden:
                 continue
             offer = _Offer(server, config, tool, self._connections[server].redactor)
-            if problem := problem_of(offer.contract.definition.parameters):
+            if problem := await foreign_problem(offer.contract.definition.parameters, arguments=True):
                 log.warning("MCP tool skipped tool=%r server=%s problem=%s", tool.name[:80], server, problem[:200])
                 continue
             offers.setdefault(offer.manifest.name, offer)
