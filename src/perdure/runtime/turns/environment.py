@@ -23,7 +23,6 @@ from perdure.runtime.deps import TurnDeps
 from perdure.runtime.processes.client import ProcessesClient, RunLocal
 from perdure.runtime.services import services_of
 from perdure.runtime.shared import Shared
-from perdure.runtime.tasks.tasks import StoredTasks
 from perdure.runtime.triggers.client import TriggersClient, client_of_call
 from perdure.runtime.turns.call_changes import CallChanges
 from perdure.runtime.turns.live_pieces import LivePieces
@@ -179,8 +178,8 @@ class TurnEnvironment:
             people = ChildApprovals(self._owned, shared.store, shared.clock, site.turn, self._grant)
             clients = partial(self._clients, agent=agent)
             is_dead, permits = shared.store.is_dead, shared.permits
-            runs = StoredTasks(cast("RuntimeCore", shared.host))
-            around = ChildCallDeps(setup_of(agent).toolbox, shared.threads, people, is_dead, permits, clients, runs)
+            toolbox = setup_of(agent).toolbox
+            around = ChildCallDeps(toolbox, shared.threads, people, is_dead, permits, clients, core.tasks)
             return DispatchClient(ctx, site, around)
 
         def completions(ctx: ToolContext[object]) -> CompletionsClient:
