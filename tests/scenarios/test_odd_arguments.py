@@ -11,7 +11,7 @@ import pytest
 from perdure import Error, ProcessContext, Runtime, ToolError, process
 from perdure.codec import Json
 from perdure.errors import Code
-from perdure.services.files.search import line_matcher, path_filter
+from perdure.services.files.search import check_pattern, wanted_paths
 from tests.scenarios.conftest import ProcessApp
 
 pytestmark = pytest.mark.any_store
@@ -108,11 +108,11 @@ async def test_emitted_payload_without_unique_json_is_refused(process_app: Proce
 
 
 @pytest.mark.parametrize("pattern", [5, None, b"x", ["x"]])
-def test_a_search_pattern_is_text(pattern: object) -> None:
+async def test_a_search_pattern_is_text(pattern: object) -> None:
     with pytest.raises(Error) as caught:
-        line_matcher(pattern)  # type: ignore[arg-type]
+        check_pattern(pattern)  # type: ignore[arg-type]
     assert caught.value.code is Code.FILE_PATTERN_INVALID
     if pattern is not None:
         with pytest.raises(Error) as caught:
-            path_filter(pattern)  # type: ignore[arg-type]
+            await wanted_paths(pattern, ())  # type: ignore[arg-type]
         assert caught.value.code is Code.FILE_PATTERN_INVALID

@@ -79,6 +79,13 @@ MUTANTS = [
         "tests/scenarios/test_subagents.py -k 'concurrent_claims and memory'",
     ),
     Mutant(
+        "an evaluation has no budget of CPU time",
+        "services/budgeted_child.py",
+        'signal.setitimer(signal.ITIMER_PROF, request["cpu_s"])',
+        "pass",
+        "tests/unit/services/test_file_search.py -k 't12_pattern'",
+    ),
+    Mutant(
         "repetitions of a pattern do not multiply",
         "services/files/search.py",
         "last *= max(1,",

@@ -78,10 +78,12 @@ class SessionFileSystem(Protocol):
     ) -> tuple[GrepMatch, ...]:
         """Return the lines of text files that match a regular expression, in time linear in the text.
 
+        At most 10,000 lines, cut at 2,000 characters.
+
         `path_pattern` is a glob (without a slash: for the name, at any depth) or a part of the path.
 
         Raises:
-            Error: `file_pattern_invalid`; `file_limit_exceeded` if the text exceeds the search limit.
+            Error: `file_pattern_invalid`; `file_limit_exceeded` if the text or the time exceeds its limit.
         """
         ...
 

@@ -23,7 +23,13 @@ from perdure.ids import DEFAULT_TENANT, Seq, SessionId, Tenant, files_stream, se
 from perdure.services.files.factory import SessionFileSystemFactory, SessionFileSystemFactoryContext
 from perdure.services.files.paths import normal, shown
 from perdure.services.files.protocol import SessionFileSystem
-from perdure.services.files.search import MAX_SEARCHED_FILE_BYTES, check_scan, line_matcher, matches, path_filter
+from perdure.services.files.search import (
+    MAX_SEARCHED_FILE_BYTES,
+    check_pattern,
+    check_scan,
+    search,
+    wanted_paths,
+)
 from perdure.services.files.shapes import FileInfo, FileStat, GrepMatch, InitialFile, SessionFile, bytes_of, text_of
 from perdure.services.files.tree import CODE, KIND, Change, FilesChanged, Node, Tree, blob_name
 from perdure.store.protocol import Store
@@ -118,16 +124,17 @@ class StoredFiles(SessionFileSystem):
         self, session_id: SessionId, pattern: str, path_pattern: str | None = None
     ) -> tuple[GrepMatch, ...]:
         """Return the matching lines of text files. Binary and oversized files are skipped."""
-        is_match, is_wanted = line_matcher(pattern), path_filter(path_pattern)
+        check_pattern(pattern)
         tree = await self._tree(session_id)
-        wanted = [path for path, node in sorted(tree.nodes.items()) if _searchable(node) and is_wanted(path)]
+        searchable = [path for path, node in sorted(tree.nodes.items()) if _searchable(node)]
+        wanted = await wanted_paths(path_pattern, searchable)
         check_scan(sum(tree.nodes[path].size for path in wanted))
-        found: list[GrepMatch] = []
+        texts: list[tuple[str, str]] = []
         for path in wanted:
             text = await self._content(session_id, tree.nodes[path])
             if text is not None:
-                found.extend(matches(path, text, is_match))
-        return tuple(found)
+                texts.append((path, text))
+        return await search(pattern, texts)
 
     # --- writing
 
