@@ -3,7 +3,7 @@
 Run:     python examples/06_completion_key.py
 See:     an order is pending without a worker; the warehouse completes it from another runtime; a second resolution
          returns the first; a forged key is refused.
-Also:    perdure resolve - --ok '{"parcel": 7}' --db app.db < key
+Also:    perdure resolve - --value '{"parcel": 7}' --db app.db < key
 """
 
 import asyncio

@@ -40,7 +40,7 @@ def undecodable(what: str) -> Error:
         Code.CODEC_FAILED,
         f"a stored {what} is encrypted",
         because="this runtime was opened without a codec",
-        hint="open it with Runtime(codec=...); on the command line, PERDURE_CODEC=module:name names one",
+        hint="open it with Runtime(payload_codec=...); on the command line, PERDURE_CODEC=module:name names one",
     )
 
 

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = ("testing.md", "testing-crashes.md", "store-laws.md")
 TEXT = "\n".join((ROOT / "docs" / "guides" / name).read_text() for name in PAGES)
 FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+FILES_PAGE = (ROOT / "docs" / "guides" / "files.md").read_text()
 KEY = re.compile(r"perdure-tool:[^\s,]+")
 
 OURS = {
@@ -63,6 +64,14 @@ def test_every_block_of_the_page_is_run_and_true(page: Ran) -> None:
 def test_the_report_on_the_page_is_what_is_printed(page: Ran) -> None:
     promised = next(block["text"] for block in FENCE.finditer(TEXT) if block["info"] == "text {.report}")
     assert promised.strip() in KEY.sub("KEY", page.output)
+
+
+@pytest.mark.slow
+def test_the_laws_on_the_page_about_files_are_run(tmp_path: Path) -> None:
+    named = re.compile(r"^```python \{\.file name=(\S+)\}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+    ran = run_pytest(tmp_path, dict(named.findall(FILES_PAGE)), "-o", "asyncio_mode=auto")
+    assert ran.code == 0, ran.output
+    assert len(ran.outcomes) > 60, "the laws of session files"
 
 
 @pytest.mark.slow

@@ -38,7 +38,7 @@ async def test_why_says_behind_what_an_input_waits(app: App) -> None:
     assert why.queued == 1
     assert "1 input waits behind this turn" in why.summary
     [one] = await session.queued_inputs()
-    assert (one.input, one.turn, one.mode, one.source) == (sent.input_id, sent.turn_id, "queue", "web")
+    assert (one.input, one.turn, one.mode, one.sent_by) == (sent.input_id, sent.turn_id, "queue", "web")
     model.go[0].set()
     await sent.result(10)
 

@@ -42,8 +42,8 @@ class DispatchPolicy(msgspec.Struct, frozen=True):
     """The dispatch policy of an effect: its class, and what its intent records.
 
     `keep_command` is for commands that cannot be derived from earlier records; a mismatch can then list the
-    differences. `leave`: the effect needs approval; its start consumes the approval and is durable before dispatch.
-    `asks` is the usage charged at least if the end is never recorded.
+    differences. `needs_approval`: the start of the effect consumes an approval and is durable before dispatch.
+    `estimated_usage` is the usage charged at least if the end is never recorded.
     """
 
     effect: EffectClass = "once"

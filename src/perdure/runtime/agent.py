@@ -58,7 +58,7 @@ DEFAULT = "default"
 class Agent:
     """The configuration of the sessions that run it: model, instructions, tools, limits.
 
-    - `model` is required: a name, an object, or None for the default of the host (`Runtime(models=…)`).
+    - `model` is required: a name, an object, or None for the default of the host (`Runtime(model_sources=…)`).
     - `instructions` may be a function, plain or async, of an `InstructionsContext`. Perdure calls it once when a turn
       opens; its result holds for that turn, across restarts and deploys.
     - `output_type` is the type of the final reply (a pydantic model, dataclass, TypedDict, msgspec Struct …). A reply

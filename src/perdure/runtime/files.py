@@ -81,7 +81,7 @@ class Files:
         """
         system = self.of(tenant)
         if system is None:
-            raise Error(Code.FILES_DISABLED, DISABLED, hint="give the runtime a file system: Runtime(files=...)")
+            raise Error(Code.FILES_DISABLED, DISABLED, hint="give the runtime a file system: Runtime(file_system=...)")
         return SessionFiles(system, session)
 
 

@@ -193,7 +193,7 @@ class Runtime:
 
         A repeated start with the same id and input returns the same process, whatever its outcome. Without an id, each
         start creates a new process. A name may replace the function where it cannot be imported. `extensions` are
-        captured with the process and its children: `ctx.protocol_extension(name, type)`.
+        captured with the process and its children: `ctx.extension(name, type)`.
 
         Raises:
             Error: `process_conflict` if another process has that id; `process_definition_unknown` for a name

@@ -202,8 +202,8 @@ class Annotated(msgspec.Struct, frozen=True, gc=False):
 class Intervened(msgspec.Struct, frozen=True, gc=False):
     """The result of a control write: the admission of its delivery, and its notes.
 
-    `done` is False if nothing was written. Reasons are a delivery admitted before, a taken log key of `unless`, or a
-    pause state that was already as requested.
+    `done` is False if nothing was written. Reasons are a delivery admitted before, a taken log key of
+    `Intervention.unless`, or a pause state that was already as requested.
     """
 
     done: bool

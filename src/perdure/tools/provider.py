@@ -122,7 +122,7 @@ class ToolProvider(Protocol):
         return await self.execute(manifest.name, args, ctx)
 
     async def probe(self, tool_id: str, ctx: ProviderContext[object]) -> Verdict:
-        """Check whether a call in doubt took effect, for tools with `doubt="probe"` in their manifest."""
+        """Check whether a call in doubt took effect, for tools whose manifest has the doubt policy "probe"."""
         return CannotTell("its provider has no probe")
 
 

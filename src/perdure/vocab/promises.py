@@ -218,8 +218,8 @@ Resolution: TypeAlias = Ok | Failure | TimedOut | Cancelled
 class PromiseState(Value, frozen=True):
     """A promise as the store holds it.
 
-    `asks` is the kind of decision requested from people (such as `approval`) since `asked_at`; blank for other
-    promises. `consumed_at` is the time at which an approval was used up by the call it allowed.
+    `request_kind` is the kind of decision requested from people (such as `approval`) since `requested_at`; blank for
+    other promises. `consumed_at` is the time at which an approval was used up by the call it allowed.
     """
 
     id: PromiseId

@@ -26,6 +26,7 @@ import typer.main
 import yaml
 
 import perdure
+from dev import mentions
 from perdure.cli.app import app
 from perdure.errors import TRAITS, Code
 from perdure.models.wording import plain
@@ -236,6 +237,63 @@ def test_shown_commands_and_options_exist() -> None:
             elif name and not options <= commands[name] | {"--help", "-h"}:
                 failures.append(f"{block.id}: {options - commands[name]} of perdure {name}")
     assert failures == []
+
+
+def prose() -> Iterator[tuple[str, str]]:
+    """All that users and contributors read: pages, docstrings of the package and its examples, texts of errors."""
+    for page in PAGES:
+        yield str(page.relative_to(ROOT)), page.read_text()
+    for module in sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "examples").glob("*.py")]):
+        text = module.read_text()
+        for line, said in [*mentions.docstrings(text), *mentions.error_texts(text)]:
+            yield f"{module.relative_to(ROOT)}:{line}", said
+
+
+def test_names_of_the_api_in_prose_exist() -> None:
+    """`rt.x`, `session.x(k=...)`, `Runtime(k=...)`: attributes and keywords of today's classes."""
+    assert [f"{place}: {name}" for place, text in prose() for name in mentions.unknown_names(text)] == []
+
+
+def test_commands_in_prose_exist_with_their_options() -> None:
+    assert [f"{place}: {name}" for place, text in prose() for name in mentions.unknown_commands(text)] == []
+
+
+def test_words_that_docstrings_and_errors_quote_are_names_of_today() -> None:
+    failures: list[str] = []
+    for module in sorted((ROOT / "src").rglob("*.py")):
+        text = module.read_text()
+        texts = [*mentions.docstrings(text), *mentions.error_texts(text)]
+        stale = [*mentions.unknown_words(text), *((line, k) for line, t in texts for k in mentions.unknown_keywords(t))]
+        failures += [f"{module.relative_to(ROOT)}:{line}: {name}" for line, name in stale]
+    assert failures == []
+
+
+@pytest.mark.parametrize(
+    ("text", "stale"),
+    [
+        ("until `session.revoke(...)`; take it from session.messages()", ["session.revoke"]),
+        ("`rt.approvals.approve(id, by=…, edit={…})`", ["rt.approvals.approve(edit=)"]),
+        ("open it with Runtime(codec=...)", ["Runtime(codec=)"]),
+        ("`ctx.files.read_file(path)`, `ctx.files.load(path)`", ["ctx.files.load"]),
+        ('`@tool(effect="once", approve=True)`', ["tool(approve=)"]),
+        ("`rt.start(nightly, day(hour=3), anything=1)`", []),
+    ],
+)
+def test_a_stale_name_in_prose_is_noticed(text: str, stale: list[str]) -> None:
+    assert list(mentions.unknown_names(text)) == stale
+
+
+@pytest.mark.parametrize(
+    ("text", "stale"),
+    [
+        ("`perdure processes edges ID` shows", [" processes edges ID"]),
+        ("perdure resolve - --ok 3", [" resolve - --ok 3"]),
+        ("`perdure schedules list | show | cancel`", [" schedules cancel"]),
+        ("`perdure approvals settle ID happened --by ana`, then perdure doctor --db app.db", []),
+    ],
+)
+def test_a_stale_command_in_prose_is_noticed(text: str, stale: list[str]) -> None:
+    assert list(mentions.unknown_commands(text)) == ["perdure" + command for command in stale]
 
 
 def test_links_lead_somewhere() -> None:

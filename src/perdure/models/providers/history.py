@@ -24,7 +24,7 @@ _SYSTEMS = {"responses": "openai", "chat": "openai", "anthropic": "anthropic", "
 def to_pydantic_ai(
     messages: Sequence[Message], *, instructions: str = "", attachments: Mapping[BlobHash, bytes] | None = None
 ) -> list[m.ModelMessage]:
-    """Convert a conversation: `to_pydantic_ai(await session.history())`. Bytes of attachments are passed by hash.
+    """Convert a conversation: `to_pydantic_ai(await session.messages())`. Bytes of attachments are passed by hash.
 
     Pydantic AI's `ModelMessagesTypeAdapter` serializes the result.
     """

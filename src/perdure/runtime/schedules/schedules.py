@@ -248,7 +248,7 @@ class Schedules:
 def _check_said(text: str) -> None:
     check_text(text, where="the schedule's input")
     if not text.strip():
-        raise Error(Code.SCHEDULE_INVALID, "the schedule has no input", hint='say="Write the report."')
+        raise Error(Code.SCHEDULE_INVALID, "the schedule has no input", hint='send="Write the report."')
     if (size := len(text.encode())) > MAX_TEXT_BYTES:
         raise Error(
             Code.INPUT_TOO_LARGE, f"the schedule's input is {size} bytes", because=f"the limit is {MAX_TEXT_BYTES}"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleTarget:
-    """The target that a caller requests: exactly one of `say`, `start` and `emit`."""
+    """The target that a caller requests: exactly one of `send`, `start` and `emit`."""
 
     send: str | None
     session: str
@@ -51,7 +51,7 @@ async def target_of(rt: RuntimeCore, id: str, wanted: ScheduleTarget) -> Target:
             raise Error(
                 Code.SCHEDULE_INVALID,
                 "a schedule needs exactly one target",
-                hint="pass one of say=, start= and emit=",
+                hint="pass one of send=, start= and emit=",
             )
 
 

@@ -80,11 +80,15 @@ def _failure(error: Failure) -> Failure:
     if not isinstance(error, Failure):  # pyright: ignore[reportUnnecessaryIsInstance] - any input
         kind = type(error).__name__
         raise Error(
-            Code.INVALID_ARGUMENT, f"a failure must be an Err, not {kind}", hint='Err(code="sold_out", message="")'
+            Code.INVALID_ARGUMENT,
+            f"a failure must be a Failure, not {kind}",
+            hint='Failure(code="sold_out", message="")',
         )
     code, message = check_text(error.code, where="the code"), check_text(error.message, where="the message")
     if not code.strip():
-        raise Error(Code.INVALID_ARGUMENT, "a failure needs a code", hint='Err(code="sold_out", message="none left")')
+        raise Error(
+            Code.INVALID_ARGUMENT, "a failure needs a code", hint='Failure(code="sold_out", message="none left")'
+        )
     return Failure(code=code, message=message, raw=to_json(error.raw, where="the raw failure"))
 
 

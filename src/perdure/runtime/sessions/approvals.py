@@ -317,12 +317,12 @@ def _turn(started: EffectStarted) -> TurnId:
     return TurnScope.parse(started.command.key.scope).turn
 
 
-def _arguments(edit: Mapping[str, Json]) -> dict[str, Json]:
-    if not isinstance(edit, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - any input
-        raise Error(Code.INVALID_ARGUMENT, "edit must be a mapping of all arguments", hint='{"cents": 4000}')
+def _arguments(args: Mapping[str, Json]) -> dict[str, Json]:
+    if not isinstance(args, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - any input
+        raise Error(Code.INVALID_ARGUMENT, "args must be a mapping of all arguments", hint='args={"cents": 4000}')
     return {
         check_text(name, where="the name of an argument"): to_json(value, where=f"the argument {name}")
-        for name, value in edit.items()
+        for name, value in args.items()
     }
 
 

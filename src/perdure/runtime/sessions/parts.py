@@ -113,7 +113,7 @@ def _known(ref: AttachmentRef) -> AttachmentRef:
             Code.INVALID_ARGUMENT,
             "invalid attachment reference",
             because="the hash is not a sha256, or the size is out of range",
-            hint="take it from session.history(), or send the bytes",
+            hint="take it from session.messages(), or send the bytes",
         )
     check_attachment_name(ref.name)
     return ref

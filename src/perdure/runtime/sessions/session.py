@@ -130,7 +130,7 @@ class Session:
     async def cancel_input(
         self, input: str | TurnHandle, *, include_later: bool = False, reason: str = "", origin: str = "api"
     ) -> Withdrawal:
-        """Withdraw a queued input; with `and_behind`, also all later ones, all or none.
+        """Withdraw a queued input; with `include_later`, also all later ones, all or none.
 
         The outcome is `cancelled`, or the earlier outcome of the input: `already_claimed` by an open turn, `completed`,
         `already_cancelled` (also if another input replaced it), or `not_found`.
@@ -139,9 +139,9 @@ class Session:
         await self._ref.runtime.check_readable(self._ref.stream)
         wanted = input.input_id if isinstance(input, TurnHandle) else InputId(check_id(input, what="the input"))
         if type(include_later) is not bool:
-            raise Error(Code.INVALID_ARGUMENT, f"and_behind must be True or False, not {include_later!r:.40}")
+            raise Error(Code.INVALID_ARGUMENT, f"include_later must be True or False, not {include_later!r:.40}")
         reason, origin = short_text(reason, "the reason"), short_text(origin, "the origin")
-        return await verbs.cancel_input(self._ref, wanted, and_behind=include_later, origin=origin, reason=reason)
+        return await verbs.cancel_input(self._ref, wanted, include_later=include_later, origin=origin, reason=reason)
 
     async def retry(self) -> TurnHandle:
         """Retry the input of a dead-lettered turn, if it is the session's last one.
@@ -301,7 +301,7 @@ class Session:
         if error is not None and value is not None:
             raise Error(Code.INVALID_ARGUMENT, "a call has a result or an error, not both")
         if error is not None and not isinstance(error, Failure):  # pyright: ignore[reportUnnecessaryIsInstance] - any input
-            raise Error(Code.INVALID_ARGUMENT, f"a failure must be an Err, not {type(error).__name__}")
+            raise Error(Code.INVALID_ARGUMENT, f"a failure must be a Failure, not {type(error).__name__}")
         if not isinstance(call, str):  # pyright: ignore[reportUnnecessaryIsInstance] - any input
             raise posting.unknown(call)
         [resolved] = (await self.post_results({call: value if error is None else error})).values()

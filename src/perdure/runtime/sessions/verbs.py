@@ -54,9 +54,9 @@ class Queued:
     turn: TurnId
     parts: tuple[InputPart, ...]
     mode: InputMode
-    source: str
+    sent_by: str
     key: str
-    merge_key: str
+    replace_key: str
     since: int
 
 
@@ -118,9 +118,9 @@ async def replace_queued(session: SessionRef, new: Delivery, item: Input) -> Adm
 
 
 async def cancel_input(
-    session: SessionRef, input: InputId, *, and_behind: bool, origin: str, reason: str
+    session: SessionRef, input: InputId, *, include_later: bool, origin: str, reason: str
 ) -> Withdrawal:
-    """Withdraw a queued input, and with `and_behind` all later ones: all or none."""
+    """Withdraw a queued input, and with `include_later` all later ones: all or none."""
     store = session.runtime.store
     while True:
         rows = await store.inbox(session.stream)
@@ -128,7 +128,7 @@ async def cancel_input(
         at = next((place for place, (_, item) in enumerate(inputs) if item.input == input), None)
         if at is None:
             return Withdrawal(await _past(store, session.stream, input))
-        gone = inputs[at:] if and_behind else inputs[at : at + 1]
+        gone = inputs[at:] if include_later else inputs[at : at + 1]
         parent = await parent_of(store, session.stream)
         if parent is not None and any(item.turn == parent.turn for _, item in gone):
             # A parent waits for that turn, and only the turn's end notifies it.
@@ -141,7 +141,7 @@ async def cancel_input(
             session.stream,
             notes=tuple(Entry.of(withdrawn(item, origin=origin, reason=reason), at=now) for _, item in gone),
             withdraw=tuple(row.id for row, _ in gone),
-            known_inbox=max(row.id for row in rows) if and_behind else None,
+            known_inbox=max(row.id for row in rows) if include_later else None,
         )
         try:
             await store.intervene(intervention)

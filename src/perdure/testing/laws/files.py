@@ -2,10 +2,10 @@
 
     class TestMyFiles(FileLaws):
         @pytest.fixture
-        async def desk(self) -> FileDesk:
+        def app(self) -> FileDesk:
             return FileDesk(MyFiles(...), MyFiles(...), SessionId("one"), SessionId("two"))
 
-A desk has two handles on the same files, like two processes, and two existing sessions.
+`FileDesk` has two handles on the same files, like two processes, and two existing sessions.
 """
 # ruff: noqa: D102 - the name of a law is its sentence
 
@@ -65,7 +65,7 @@ async def names(files: SessionFiles, path: str = "/") -> list[str]:
 
 
 class FileLaws:
-    """Laws of session files. A subclass provides the fixture `desk`."""
+    """Laws of session files. A subclass provides the fixture `app`."""
 
     # --- reading and writing
 
