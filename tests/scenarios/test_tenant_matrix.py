@@ -118,6 +118,7 @@ class Aim:
             "occurrence": "o",
             "stream": source,
             "infos": (),
+            "run": None,  # only the door makes one
             "definition": "python:waits",
             "queue": "default",
             "priority": 1,
