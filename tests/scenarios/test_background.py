@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import pytest
 
@@ -28,6 +28,7 @@ from perdure.testing import tool_context
 from perdure.tools import ToolResult
 from perdure.tools.background import SpawnBackgroundTool
 from perdure.tools.registry import ToolRegistry
+from perdure.tools.services import Services
 from perdure.tools.tasks import cancel_task, task_tools, wait_task
 from perdure.vocab.messages import Message, Text, ToolResultPart
 from tests.scenarios.conftest import NewStore, until
@@ -102,6 +103,42 @@ class Blocks(Capable):
         self.gate.begun += 1
         await self.gate.release.wait()
         return BackgroundOutcome("released")
+
+
+class Looks(Capable):
+    """Notes the services of a run."""
+
+    name = "test_background_services"
+
+    def __init__(self) -> None:
+        self.services = Services()
+        self.read: list[object] = []
+
+    async def execute_background(
+        self, arguments: dict[str, Json], context: ToolContext[object], sink: BackgroundEventSink
+    ) -> BackgroundOutcome:
+        self.services = context.services
+        self.read = [said(await context.messages.list()), await context.schedules.list_schedules(context.session_id)]
+        return BackgroundOutcome("looked")
+
+
+class LooksAtOnce(BaseTool):
+    """Notes the services of a turn's call."""
+
+    name = "look"
+    description = "note the services of a call"
+    parameters_schema: Json = ANY
+    requires_context = True
+
+    def __init__(self) -> None:
+        self.services = Services()
+
+    async def execute(self, arguments: dict[str, Json]) -> ToolResult:
+        raise AssertionError("it needs the context")
+
+    async def execute_with_context(self, arguments: dict[str, Json], context: ToolContext[object]) -> ToolResult:
+        self.services = context.services
+        return ToolResult.success("seen")
 
 
 class Claims(Capable):
@@ -230,6 +267,17 @@ async def test_spawn_background_persists_failure_artifacts(house: House) -> None
     (told,) = await signalled(session)
     assert told.startswith("Background run failed.")
     assert "- summary: boom\n" in told
+
+
+async def test_d4_a_run_has_the_services_of_its_session(house: House) -> None:
+    run, turn = Looks(), LooksAtOnce()
+    rt = await house.open(call("look"), spawn(run.name), say("started"), tools=(run, turn))
+    session, _ = await asked(rt)
+    await signalled(session)
+    of_a_turn = {"visible_tool_names", "tool_definitions"}
+    for name in {one.name for one in fields(Services)} - of_a_turn:
+        assert type(getattr(run.services, name)) is type(getattr(turn.services, name)), name
+    assert run.read == [["go"], ()]
 
 
 async def test_a_failure_that_says_it_was_cancelled_is_a_failure(house: House) -> None:

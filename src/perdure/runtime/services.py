@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from perdure.errors import Code, Error
-from perdure.ids import CallId, SessionId, StreamId, Tenant, TurnId, session_stream, stream_names
+from perdure.ids import CallId, SessionId, StreamId, TurnId, session_stream, stream_names
 from perdure.runtime.agent import Agent, setup_of
 from perdure.runtime.platform import StoredPlatform, info_of
 from perdure.runtime.schedules.schedules import StoredSchedules
 from perdure.runtime.secret_store import StoredSecrets
 from perdure.runtime.sessions.editing import checked_title, set_title
-from perdure.runtime.shared import Shared
 from perdure.runtime.turns.transcript import Transcript
 from perdure.services.secrets import Redactor
 from perdure.services.spawns import LogSpawnStore
@@ -33,32 +32,35 @@ PAGE = 256
 
 
 def services_of(
-    shared: Shared,
+    core: RuntimeCore,
     stream: StreamId,
     agent: Agent,
-    composition: Composition,
+    *,
+    composition: Composition | None = None,
     durable: Callable[[], Awaitable[None]],
 ) -> Services:
-    """Return the services of one turn."""
-    redactor, tenant = Redactor(shared.seen_secrets, stream), stream_names(stream)[0]
-    sessions, core = StoredSessions(shared, tenant), cast("RuntimeCore", shared.host.of(tenant))
+    """Return the services of a session for one body: a turn's calls, or a background run, which has no composition."""
+    tenant = stream_names(stream)[0]
+    core = core.of(tenant)
+    sessions, redactor = StoredSessions(core), Redactor(core.seen_secrets, stream)
+    tools = composition.tools if composition is not None else None
     return Services(
-        secrets=StoredSecrets(shared.store, shared.secrets, stream, redactor),
+        secrets=StoredSecrets(core.store, core.secrets, stream, redactor),
         redactor=redactor,
         locale=agent.locale,
-        visible_tool_names=frozenset(contract.name for contract in composition.tools),
-        tool_definitions=tuple(contract.definition for contract in composition.tools),
+        visible_tool_names=frozenset(contract.name for contract in tools) if tools is not None else None,
+        tool_definitions=tuple(contract.definition for contract in tools) if tools is not None else None,
         tool_registry=setup_of(agent).toolbox.registry,
-        message_retriever=StoredMessages(shared.store, stream, durable),
+        message_retriever=StoredMessages(core.store, stream, durable),
         session_store=sessions,
         session_mutator=sessions,
-        result_reader=StoredResults(shared.store, stream, durable),
-        file_store=shared.files.of(tenant),
+        result_reader=StoredResults(core.store, stream, durable),
+        file_store=core.files.of(tenant),
         schedule_store=StoredSchedules(core),
         session_task_registry=core.tasks,
         commands=core.commands,
-        platform_store=StoredPlatform(core, tenant, stream),
-        subagent_spawn_store=LogSpawnStore(shared.store, tenant, shared.spawn_limits, shared.clock.wall_ms),
+        platform_store=StoredPlatform(core, tenant, stream if composition is not None else None),
+        subagent_spawn_store=LogSpawnStore(core.store, tenant, core.options.subagents, core.clock.wall_ms),
     )
 
 
@@ -89,27 +91,26 @@ class StoredMessages:
 class StoredSessions:
     """The sessions of one tenant."""
 
-    shared: Shared
-    tenant: Tenant
+    core: RuntimeCore
 
     async def update_session_title(self, session_id: SessionId, title: str) -> SessionInfo:
         """Set the title of a session, and notify its observers."""
-        stream = session_stream(self.tenant, session_id)
+        stream = session_stream(self.core.tenant, session_id)
         if await self.get_session(session_id) is None:
             raise ToolError(f"unknown session {session_id!r}", code="session_unknown")
         try:
             checked = checked_title(title)
         except Error as problem:
             raise ToolError(problem.message, code=problem.code) from None
-        await set_title(self.shared.store, stream, checked, now=self.shared.clock.wall_ms())
-        self.shared.hub.notify(stream)
+        await set_title(self.core.store, stream, checked, now=self.core.clock.wall_ms())
+        self.core.hub.notify(stream)
         if (named := await self.get_session(session_id)) is None:
             raise ToolError(f"the session {session_id!r} was deleted", code="session_unknown")
         return named
 
     async def get_session(self, session_id: SessionId) -> SessionInfo | None:
         """Return a session, or None if the tenant has no such session."""
-        info = await self.shared.store.stream(session_stream(self.tenant, session_id))
+        info = await self.core.store.stream(session_stream(self.core.tenant, session_id))
         if info is None:
             return None
         return info_of(info)

@@ -26,9 +26,9 @@ from perdure.inbox.items import Input
 from perdure.processes.record import ProcessRecord
 from perdure.runtime.agent import Agent, setup_of
 from perdure.runtime.clock import short_id, uuid7
-from perdure.runtime.platform import StoredPlatform
 from perdure.runtime.processes.context import wiring_of
 from perdure.runtime.processes.events import ProcessEventsClient
+from perdure.runtime.services import services_of
 from perdure.services.background import (
     MAX_ACTIVE_PER_WORKER,
     BackgroundOutcome,
@@ -54,7 +54,6 @@ from perdure.tools.errors import ToolError, foremost, message_of
 from perdure.tools.execution_result import INTERNAL_ERROR, ConnectionRequired, FailedVisibly
 from perdure.tools.origin import CallOrigin, Clients
 from perdure.tools.results import Unstorable, keep
-from perdure.tools.services import Services
 from perdure.tools.threads import Ended, Raised, Returned
 from perdure.vocab.messages import Text, ToolCall
 from perdure.vocab.outcomes import FailureDetail
@@ -258,16 +257,8 @@ class BackgroundCode:
         return executor
 
     def _context(self, ctx: ProcessContext, task: CreateSessionTask, name: str) -> ToolContext[object]:
-        wiring, core = wiring_of(ctx), self.host.of(ctx.tenant)
-        services = Services(
-            locale=self.agent.locale,
-            tool_registry=setup_of(self.agent).toolbox.registry,
-            file_store=self.host.files.of(ctx.tenant),
-            session_task_registry=core.tasks,
-            redactor=Redactor(self.host.seen_secrets, session_stream(ctx.tenant, task.session_id)),
-            commands=core.commands,
-            platform_store=StoredPlatform(core, ctx.tenant),
-        )
+        wiring = wiring_of(ctx)
+        services = services_of(self.host, session_stream(ctx.tenant, task.session_id), self.agent, durable=_stored)
         return ToolContext(
             session_id=task.session_id,
             turn_id=TurnId(""),
@@ -304,6 +295,10 @@ class BackgroundCode:
         state = "succeeded" if status == "completed" else status
         text = f"{task.display_name} {state}: {summary}"
         return task_message(tenant, task.session_id, process, state, text, now)
+
+
+async def _stored() -> None:
+    """Wait for nothing: the records that led to a run were durable before it began."""
 
 
 def _task(given: ProcessInput) -> CreateSessionTask:
