@@ -62,6 +62,20 @@ MUTANTS = [
         "tests/scenarios/test_foreign_schemas.py -k 't25b and memory'",
     ),
     Mutant(
+        "a repeated attempt writes to services a second time",
+        "tools/call_writes.py",
+        "        if not self._call_key:",
+        "        if self._call_key:",
+        "tests/crash/test_service_writes.py -k 'sqlite'",
+    ),
+    Mutant(
+        "equal writes of one attempt are one write",
+        "tools/call_writes.py",
+        "        self._made[told] += 1",
+        "        self._made[told] = 1",
+        "tests/crash/test_service_writes.py -k 'writes_nothing_twice and sqlite'",
+    ),
+    Mutant(
         "a closing session cancels its oldest input first",
         "runtime/calls/clients.py",
         "            turns.reverse()  #",

@@ -280,8 +280,12 @@ class SessionScheduleStore(Protocol):
         cron_expression: str | None = None,
         scheduled_at: datetime | None = None,
         timezone: str = "UTC",
+        *,
+        id: str | None = None,
     ) -> SessionSchedule:
         """Schedule the description as an input of the session, recurring or once; durable on return.
+
+        With the id of an existing schedule of the session, that schedule is returned.
 
         Raises:
             ToolError: invalid schedule, or too many schedules.

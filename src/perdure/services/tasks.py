@@ -239,8 +239,10 @@ class SessionTaskRegistry(Protocol):
         """Request the end of a task. The first request counts."""
         ...
 
-    async def record_message(self, session_id: SessionId, task_id: str, message: NewTaskMessage) -> TaskMessage:
-        """Record a message to or from a task.
+    async def record_message(
+        self, session_id: SessionId, task_id: str, message: NewTaskMessage, *, id: str | None = None
+    ) -> TaskMessage:
+        """Record a message to or from a task. The same id is the same message.
 
         Raises:
             Error: `task_unknown`.

@@ -15,7 +15,6 @@ from typing import cast
 from perdure.codec import Json, brief, digest
 from perdure.errors import Code, Error
 from perdure.services.background import RunAttempt
-from perdure.services.schedules import MAX_ACTIVE_SCHEDULES_PER_SESSION
 from perdure.services.tasks import KIND_BACKGROUND_TOOL, KIND_MONITOR, ORPHANED, CreateSessionTask, SessionTask
 from perdure.tools.clients.dispatch import ChildCall, ChildResult, Dispatch
 from perdure.tools.context import ToolContext, origin_of
@@ -285,18 +284,12 @@ def monitor_description(asked_tool: str, args: Json, title: str, signal: bool) -
 
 
 async def _scheduled(ctx: ToolContext[object], asked: _SpawnArguments, schedule: ScheduleRequest) -> dict[str, Json]:
-    schedules = ctx.services.schedule_store
-    if schedules is None:
+    if ctx.services.schedule_store is None:
         raise _Refused("Schedule store not available in this context. Scheduled monitors require session schedules.")
-    if await schedules.count_active_schedules(ctx.session_id) >= MAX_ACTIVE_SCHEDULES_PER_SESSION:
-        raise _Refused(
-            f"Maximum {MAX_ACTIVE_SCHEDULES_PER_SESSION} active schedules per session. "
-            "Cancel an existing schedule first."
-        )
     refusal = _door(ctx).refusal(ChildCall(asked.tool, asked.args))
     if refusal is not None:
         raise ToolError(refusal.message, code=refusal.code)
-    made = await schedules.create_schedule(
+    made = await ctx.schedules.create_schedule(
         ctx.session_id,
         monitor_description(asked.tool, asked.args, asked.title, asked.signal),
         schedule.cron_expression,

@@ -8,7 +8,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from os import PathLike
 from typing import TYPE_CHECKING, Generic, cast
 
@@ -22,6 +22,7 @@ from perdure.services.schedules import SessionScheduleStore
 from perdure.services.secrets import SecretStore
 from perdure.services.tasks import SessionTaskRegistry
 from perdure.tools.body import Body
+from perdure.tools.call_writes import CallSchedules, CallTasks, CallWrites
 from perdure.tools.clients.attachments import Attachments
 from perdure.tools.clients.completions import DirectCompletions, DirectRequest
 from perdure.tools.clients.dispatch import Dispatch
@@ -154,6 +155,10 @@ class ToolContext(DurableOps, CompletionOps, Generic[Deps]):
     """The flag that asks this call to stop."""
     _call: CallOrigin = NO_ORIGIN
 
+    @cached_property
+    def _writes(self) -> CallWrites:
+        return CallWrites(self.idempotency_key)
+
     def _body(self) -> Body:
         return recorded_body(self._call.body, self.call_id, self.tool_name)
 
@@ -210,7 +215,7 @@ class ToolContext(DurableOps, CompletionOps, Generic[Deps]):
     @property
     def sessions(self) -> Sessions:
         """Session client: this session, and the others of its tenant through `sessions.get(id)`."""
-        return Sessions(self._call.clients.sessions, self._call.services)
+        return Sessions(self._call.clients.sessions, self._call.services, self._writes)
 
     @property
     def tools(self) -> ToolsClient:
@@ -242,13 +247,13 @@ class ToolContext(DurableOps, CompletionOps, Generic[Deps]):
 
     @property
     def schedules(self) -> SessionScheduleStore:
-        """The schedules of this session."""
-        return required(self._call.services.schedule_store, "schedule_store")
+        """The schedules of this session. Their ids are derived from this call, so a repeated attempt makes none."""
+        return CallSchedules(required(self._call.services.schedule_store, "schedule_store"), self._writes)
 
     @property
     def tasks(self) -> SessionTaskRegistry:
-        """The task registry for sessions of this tenant."""
-        return required(self._call.services.session_task_registry, "session_task_registry")
+        """The task registry for sessions of this tenant. Default ids are derived from this call."""
+        return CallTasks(required(self._call.services.session_task_registry, "session_task_registry"), self._writes)
 
     @property
     def processes(self) -> SessionProcesses:

@@ -345,9 +345,13 @@ class StoredSchedules:
         cron_expression: str | None = None,
         scheduled_at: datetime | None = None,
         timezone: str = "UTC",
+        *,
+        id: str | None = None,
     ) -> SessionSchedule:
         """Create a schedule that sends the description to the session, repeatedly or once."""
         try:
+            if id is not None and (known := await self._known(session_id, id)) is not None:
+                return known
             schedule = Schedule(
                 target=SendInput(session=session_id, text=description),
                 cron=cron_expression or "",
@@ -356,10 +360,18 @@ class StoredSchedules:
                 description=description,
                 owner=session_id,
             )
-            handle = await self.runtime.schedules.create(schedule)
+            handle = await self.runtime.schedules.create(schedule, id=id)
             return await self._seen(handle)
         except Error as problem:
             raise ToolError(problem.message, code=problem.code) from None
+
+    async def _known(self, session_id: SessionId, id: str) -> SessionSchedule | None:
+        """Return the schedule of this session with this id. Its first time stands, whatever a repeated call gives."""
+        handle = self.runtime.schedules.get(id)
+        if await self.runtime.store.stream(handle.stream) is None:
+            return None
+        known = await self._seen(handle)
+        return known if known.session_id == session_id else None
 
     async def cancel_schedule(self, session_id: SessionId, schedule_id: str) -> SessionSchedule:
         """Disable a schedule of this session."""

@@ -219,15 +219,17 @@ class StoredTasks(SessionTaskRegistry):
 
     # --- talking
 
-    async def record_message(self, session_id: SessionId, task_id: str, message: NewTaskMessage) -> TaskMessage:
-        """Append a message to or from a task."""
+    async def record_message(
+        self, session_id: SessionId, task_id: str, message: NewTaskMessage, *, id: str | None = None
+    ) -> TaskMessage:
+        """Append a message to or from a task. The same id is the same message."""
         rt, now = self.runtime, self.runtime.clock.wall_ms()
         task = await self.get(session_id, task_id)
         if task is None:
             raise Error(Code.TASK_UNKNOWN, f"unknown task {task_id!r} in this session")
         if message.expected_attempt not in (None, task.attempt):
             raise Error(Code.TASK_UNKNOWN, f"the task {task_id!r} is now in attempt {task.attempt}")
-        id = short_id("msg", now)
+        id = id or short_id("msg", now)
         told = message.direction == "outbound" and task.wake_policy == "on_activity"
         outbox = (self._said(task, id, f": {_words(message.content)}", now),) if told else ()
         await rt.get_process(task_id).append_event(

@@ -9,6 +9,7 @@ from typing import Protocol
 from perdure.codec import Json
 from perdure.ids import SessionId, TurnId
 from perdure.services.files.protocol import SessionFiles
+from perdure.tools.call_writes import CallWrites
 from perdure.tools.services import IdleStatus, PlatformStore, Services, SessionInfo, required
 from perdure.vocab.messages import Message
 from perdure.vocab.tools import ToolDefinition
@@ -115,9 +116,10 @@ class SessionsClient(Protocol):
 class OtherSession:
     """One session of the tenant: `ctx.sessions.get(id)`. Operations are not recorded with the call."""
 
-    def __init__(self, id: str, services: Services) -> None:
+    def __init__(self, id: str, services: Services, writes: CallWrites) -> None:
         self.id = SessionId(id)
         self._services = services
+        self._writes = writes
 
     @property
     def files(self) -> SessionFiles:
@@ -139,9 +141,10 @@ class OtherSession:
     async def send(self, content: str, *, key: str | None = None) -> None:
         """Send an input to the session, durably. Equal key and content give the same input.
 
-        Code: `session_unknown`.
+        The default key is derived from the call, so a repeated attempt sends nothing. Code: `session_unknown`.
         """
-        await self._platform().send_message(self.id, content, key=key)
+        own = key or self._writes.id("send", self.id, content)
+        await self._platform().send_message(self.id, content, key=own)
 
     async def messages(self, limit: int | None = None) -> tuple[Message, ...]:
         """Return the conversation as shown to a model, or its last messages. Code: `session_unknown`."""
@@ -161,23 +164,25 @@ class OtherSession:
 class Sessions:
     """`ctx.sessions`: this session and the others of its tenant. Failures are `ToolError`s with a code."""
 
-    def __init__(self, client: SessionsClient | None, services: Services) -> None:
+    def __init__(self, client: SessionsClient | None, services: Services, writes: CallWrites) -> None:
         self._client = client
         self._services = services
+        self._writes = writes
 
     def _own(self) -> SessionsClient:
         return required(self._client, "sessions")
 
     def get(self, session: str) -> OtherSession:
         """Return a session of this tenant: `files`, `info`, `set_title`, `send`, `messages`, `wait_for_idle`."""
-        return OtherSession(session, self._services)
+        return OtherSession(session, self._services, self._writes)
 
     async def create(self, agent: str, *, id: str | None = None, title: str | None = None) -> SessionInfo:
         """Create a session for an agent of this runtime, durably. An equal id and agent give the same session.
 
-        Without an id, each call creates a new session; see `create_session`. Codes: `agent_unknown`,
+        The default id is derived from the call, so a repeated attempt creates none. Codes: `agent_unknown`,
         `session_agent_conflict`.
         """
+        id = id or self._writes.id("ses", agent, title)
         return await required(self._services.platform_store, "platform_store").create_session(
             agent, session_id=id, title=title
         )
