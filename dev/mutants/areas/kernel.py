@@ -29,6 +29,20 @@ NO_FENCE = (
 
 MUTANTS = [
     Mutant(
+        "a lost model call is repeated without a limit",
+        "turn/machine.py",
+        "if again.lost >= MAX_LOST_REPLIES:",
+        "if again.lost < 0:",
+        "tests/unit/turn/test_machine.py -k 's4_five_lost'",
+    ),
+    Mutant(
+        "a turn that fails unexpectedly is repeated without a limit",
+        "runtime/turns/session_host.py",
+        "self._shared.breakages[turn.id] += 1",
+        "pass",
+        "tests/scenarios/test_rebuying.py -k 'breaks_each_time and memory'",
+    ),
+    Mutant(
         "a key has more than one spelling",
         "vocab/promises.py",
         "if key.text != text:",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeAlias
@@ -267,3 +268,5 @@ class Shared:
     crowd: Crowd = field(default_factory=Crowd)
     abandoned_calls: AbandonedCalls = field(default_factory=AbandonedCalls)
     unsaved: UnrecordedUsage = field(default_factory=UnrecordedUsage)
+    breakages: Counter[TurnId] = field(default_factory=Counter[TurnId])
+    """Unexpected exceptions of each open turn in this worker."""

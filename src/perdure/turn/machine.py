@@ -86,6 +86,8 @@ from perdure.vocab.refs import PART, EffectRef
 from perdure.vocab.tools import RetryPolicy
 
 MAX_REDISPATCHES = 3
+MAX_LOST_REPLIES = 5
+"""Model calls of one iteration that may be lost before the turn stops. Each may have been paid for."""
 """How often a call may be dispatched again after a probe's "did not happen"."""
 
 _EFFECTS = (EffectStarted, EffectSettled)
@@ -373,6 +375,9 @@ def _asking(turn: Turn, tool_choice: ToolChoice) -> Turn:
 def _on_model_error(turn: Turn, asking: AwaitingReply, error: LlmError) -> Turn:
     if error.kind == "worker_lost":  # not the provider's failure: repeat without backoff
         again = replace(asking, attempt=asking.attempt + 1, lost=asking.lost + 1, started=False)
+        if again.lost >= MAX_LOST_REPLIES:
+            message = f"{again.lost} model calls in a row were begun and lost"
+            return replace(turn, phase=Concluding("no_forward_progress", message))
         reached = turn.spent_up
         return replace(turn, phase=Concluding("limit_reached", reached) if reached else again)
     failures = asking.attempt - asking.lost

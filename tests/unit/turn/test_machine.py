@@ -443,6 +443,13 @@ def test_lost_worker_costs_no_attempt_and_no_backoff() -> None:
     assert wait.duration_ms == 500, "this is the first failure"
 
 
+def test_s4_five_lost_replies_of_one_request_stop_the_turn() -> None:
+    lost = [deserted(f"m1.{attempt}") for attempt in range(1, 6)]
+    (end,) = owed(folded(begun(), *lost))
+    assert isinstance(end, EndTurn)
+    assert (end.ended.reason, end.ended.usage) == ("no_forward_progress", Usage(input=25, calls=5, estimated=5))
+
+
 def test_a_job_is_waited_for_until_it_is_lost() -> None:
     job = ModelJobBegun(id=EffectId("m1.1"), job={"id": "j"})
     turn = folded(begun(), asked("m1.1"), job)

@@ -126,7 +126,8 @@ async def ask_model(
         return await _broken(access.model, turn, shown, said, problem)
     except (Exception, SystemExit, KeyboardInterrupt):  # the latter two would end the event loop
         log.exception("the model client failed", extra={"turn": turn.id, "effect": owed.ref.id})
-        return LlmCallOutcome(error=LlmError(kind="internal", message="the model client failed; the log has the cause"))
+        failed = LlmError(kind="internal", message="the model client failed; the log has the cause")
+        return await _broken(access.model, turn, shown, said, ModelError(failed))
     for made in made_files(reply):
         keep(made)
     return await _checked(LlmCallOutcome(reply=adopted, text_streamed=said.chars > 0), adopted, access.check)
@@ -151,7 +152,11 @@ async def _checked(
     """Check a final reply against the requested output type. The outcome stores the result of the check."""
     if check is None or reply.calls or reply.finish in ("refusal", "content_filter"):
         return outcome
-    problem = await check(reply.answer)
+    try:
+        problem = await check(reply.answer)
+    except Exception:  # the reply is paid for: no fault of its check may lose it
+        log.exception("the check of a reply failed")
+        problem = OutputProblem("it could not be checked")
     if problem is None:
         return replace(outcome, output="valid")
     return replace(outcome, output="invalid", problem=problem.message)

@@ -516,7 +516,11 @@ class TurnDriver:
                 self.refused(problem)
         except Exception as problem:
             log.exception("effect failed unexpectedly", extra={"turn": self.turn.id, "effect": flight.id})
-            self.refused(Error(Code.TURN_FAILED, f"effect {flight.id} failed", because=type(problem).__name__))
+            if isinstance(flight.owed, AskModel):  # the request may be paid for, so it is not sent again
+                message = "the model call failed; the log has the cause"
+                flight.outcome = LlmCallOutcome(error=LlmError(kind="internal", message=message))
+            else:
+                self.refused(Error(Code.TURN_FAILED, f"effect {flight.id} failed", because=type(problem).__name__))
         finally:
             if self.flights.get(flight.id) is flight:  # else the turn continued without it
                 if flight.outcome is None and not (flight.unwound or flight.cancellation.cancelled or self.refusal):

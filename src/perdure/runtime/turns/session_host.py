@@ -35,7 +35,7 @@ from perdure.runtime.turns.opening import OpenedTurn, TurnOpener
 from perdure.runtime.turns.subagents import GONE, end_notifications
 from perdure.runtime.turns.transcript import Transcript
 from perdure.runtime.turns.waiting import InboxView
-from perdure.runtime.worker.dead_letter import MAX_TAKEOVERS, dead_letter
+from perdure.runtime.worker.dead_letter import MAX_BREAKAGES, MAX_TAKEOVERS, dead_letter
 from perdure.runtime.worker.driving_host import DrivingHost
 from perdure.runtime.worker.offers import Offer
 from perdure.runtime.worker.orphans import Orphans
@@ -428,13 +428,14 @@ class SessionHost(DrivingHost[TurnDriver]):
             ended = TurnEnded(turn=self.state.open_turn, status="stopped", reason="composition_lost", message=message)
             await self._end_at_once(ended)
         else:
-            if self._stuck and not cancel_of(self.state, begun.turn.id):
+            broken = self._shared.breakages[begun.turn.id] >= MAX_BREAKAGES
+            if (self._stuck or broken) and not cancel_of(self.state, begun.turn.id):
                 await self._dead_letter(agent, begun)
             else:
                 await self._drive(agent, begun, deps)
 
     async def _dead_letter(self, agent: Agent, begun: OpenedTurn) -> None:
-        """Dead-letter a turn in which every previous worker died without progress."""
+        """Dead-letter a turn in which every previous worker died, or every attempt failed, without progress."""
         self._stuck = False
         turn, records = begun.turn, begun.records
         journal = journal_of(records)
@@ -448,9 +449,11 @@ class SessionHost(DrivingHost[TurnDriver]):
             turn = advance(turn, bought)
             self._owned.submit(bought)
         await self._world.give_up(agent, turn, unwanted)
-        *closing, ended = await dead_letter(
-            turn, records, self._claim.takeovers, self._shared.store, self._shared.clock
-        )  # fmt: skip
+        breakages = self._shared.breakages.pop(turn.id, 0)
+        message = f"the turn was taken over {self._claim.takeovers} times without getting any further"
+        if breakages >= MAX_BREAKAGES:
+            message = f"the turn failed {breakages} times unexpectedly; the log has the cause"
+        *closing, ended = await dead_letter(turn, records, message, self._shared.store, self._shared.clock)
         assert isinstance(ended, TurnEnded)
         log.error("turn dead-lettered: %s", ended.message, extra={"stream": self.stream, "turn": turn.id})
         self._owned.submit(*closing)
@@ -472,6 +475,11 @@ class SessionHost(DrivingHost[TurnDriver]):
             if ended is not None:
                 self._shared.results.deliver(turn_result(ended, last_answer(driver.records), setup_of(agent).output_as))
             self._shared.texts.over(self.stream)
+            self._shared.breakages.pop(turn.id, None)
+        except Exception as problem:
+            if not isinstance(problem, Error) or problem.code is Code.TURN_FAILED:
+                self._shared.breakages[turn.id] += 1
+            raise
         finally:
             self._live.turn_is_over()
             self._shared.texts.leave(self.stream)

@@ -1,7 +1,8 @@
 """Dead-lettering: the end of a turn that no worker can advance.
 
 A turn that kills its worker would kill each next one too. After the third takeover in a row without a new record, the
-worker does not run the turn again. It records what is known of every call and ends the turn. The session continues.
+worker does not run the turn again. It records what is known of every call and ends the turn. The session continues. The
+same happens after the third unexpected exception of the turn in one worker.
 """
 
 from __future__ import annotations
@@ -29,16 +30,15 @@ from perdure.vocab.promises import Cancelled
 from perdure.vocab.records import EffectSettled, Record
 from perdure.vocab.refs import EffectRef, is_part
 
+MAX_BREAKAGES = 3
 MAX_TAKEOVERS = 3
 """Takeovers in a row without progress after which a turn is dead-lettered."""
 
-_LOST = "every worker that took up the turn died; the progress of this call is unknown"
-_STOPPED = "the turn was stopped because every worker that took it up died"
+_LOST = "every attempt to continue the turn failed; the progress of this call is unknown"
+_STOPPED = "the turn was stopped because every attempt to continue it failed"
 
 
-async def dead_letter(
-    turn: Turn, records: Iterable[Record], takeovers: int, store: Store, clock: Clock
-) -> list[Record]:
+async def dead_letter(turn: Turn, records: Iterable[Record], message: str, store: Store, clock: Clock) -> list[Record]:
     """Return the records that end a turn: an outcome for everything that was in flight, and the reason."""
     closing: list[Record] = []
     for record in (*recovery(turn), *await _parts(records, store, clock)):
@@ -51,7 +51,6 @@ async def dead_letter(
         record = _answer(ref, call, may_have_run=ref.id in started)
         turn = advance(turn, record)
         closing.append(record)
-    message = f"the turn was taken over {takeovers} times without getting any further"
     return [*closing, stopped(turn, "no_forward_progress", message)]
 
 
