@@ -199,7 +199,7 @@ async def test_killed_nonrepeatable_run_fails_and_signals_its_session_once(url: 
         await until(told, seconds=30)
         (message,) = await signals_of(session)
         assert message.startswith("Background run failed.")
-        assert "- summary: its worker is gone, and no other worker may continue it" in message
+        assert '- summary: "its worker is gone, and no other worker may continue it' in message
         assert await asyncio.to_thread(ledger.read_text) == "charged\n"
     async with _app(url, Noting(str(ledger)), signal=True) as rt:
         assert (await rt.get_session("s").why()).status == "idle"

@@ -559,7 +559,7 @@ async def test_command_outlives_its_turn_and_notifies_the_session(machine: Machi
 
     async def told() -> bool:
         texts = [part.text for message in await session.messages() for part in message.parts if isinstance(part, Text)]
-        return any(text.startswith("The process the build has finished:") for text in texts)
+        return any(text.startswith("Process news.") and '- label: "the build"' in text for text in texts)
 
     await until(told, seconds=WAITS)
     assert (machine.folder / "ran").read_text() == "x\n"

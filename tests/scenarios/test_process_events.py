@@ -191,12 +191,13 @@ async def test_waking_event_reaches_its_session_once_or_is_discarded(process_app
         await handle.append_event("found", {}, replay="not worth it")
 
         async def told(*words: str) -> bool:
-            said = [part.text for m in await session.messages() for part in m.parts if isinstance(part, Text)]
+            texts = [part.text for m in await session.messages() for part in m.parts if isinstance(part, Text)]
+            said = [text.rpartition("- text: ")[2] for text in texts]
             return [text.partition(" (wording")[0] for text in said[-2:]] == list(words)
 
-        await until(lambda: told("Found 3", "hello"))
+        await until(lambda: told('"Found 3"', "hello"))
         await handle.complete(5)
-        await until(lambda: told("The process scan has finished: 5", "hello"))
+        await until(lambda: told('"finished: 5"', "hello"))
         await session.delete()
         assert (await handle.info()).status == "completed"
         other = await register(core_of(rt), outside("y", event_types=(WAKES,), wake_target=target))

@@ -31,6 +31,13 @@ MUTANTS = [
         "tests/scenarios/test_commands.py -k 's18_child and memory'",
     ),
     Mutant(
+        "a field of a notification may break its line",
+        "vocab/notifications.py",
+        "return one_line_json(encode(value[:limit]).decode()) + cut",
+        "return value",
+        "tests/unit/vocab/test_notifications.py",
+    ),
+    Mutant(
         "a probe's did-not-happen counts although the worker may be alive",
         "runtime/calls/runners.py",
         "certain = await self._nobody_can_still_do_it(item)",

@@ -11,6 +11,7 @@ from perdure.inbox.admit import Delivery, delivery
 from perdure.inbox.items import Input
 from perdure.processes.events import type_of, woken
 from perdure.vocab.messages import Text
+from perdure.vocab.notifications import notification
 from perdure.vocab.records import ProcessEvent
 from perdure.vocab.registrations import (
     ProcessFailure,
@@ -29,33 +30,35 @@ def wake_of(
     target = registration.wake_target
     told = woken(type_of(registration, event.event).semantics.wake, event.payload)
     if told is None and registration.wake_on_end and event.output is not None:
-        told = (_end(registration, event.output),)
+        told = (_end(event.output),)
     if target is None or told is None:
         return None
     item = Input(
         input=input,
         turn=turn,
-        parts=(Text(text=_words(told[0], registration, event)),),
+        parts=(Text(text=notification("Process news.", _fields(told[0], registration, event), text="text")),),
         source=join("process", registration.process_id),
     )
     source_key = f"{join('process', registration.process_id, 'event', event.event, event.replay)}:wake"
     return delivery(session_stream(tenant, SessionId(target.session_id)), source_key, item, at=at)
 
 
-def _end(registration: Registration, output: ProcessOutput) -> str:
-    name = registration.label or registration.process_id
+def _end(output: ProcessOutput) -> str:
     match output:
         case ProcessSucceeded(value=value):
-            return f"The process {name} has finished: {encode(value).decode()}"
+            return f"finished: {encode(value).decode()}"
         case ProcessFailure(code=code, message=message):
-            return f"The process {name} has failed ({code}): {message}"
+            return f"failed ({code}): {message}"
         case ProcessWasCancelled(reason=reason):
-            return f"The process {name} was cancelled. {reason}".strip()
+            return f"cancelled. {reason}".strip()
         case ProcessWasAbandoned(reason=reason):
-            return f"The process {name} was abandoned: its progress is unknown. {reason}".strip()
+            return f"abandoned: its progress is unknown. {reason}".strip()
 
 
-def _words(told: Json, registration: Registration, event: ProcessEvent) -> str:
+def _fields(told: Json, registration: Registration, event: ProcessEvent) -> dict[str, str]:
     said = told if isinstance(told, str) else "" if told is None else encode(told).decode()
-    name = registration.label or registration.process_id
-    return said or f"The process {name} reports: {event.event}"
+    return {
+        "process": registration.process_id,
+        **({"label": registration.label} if registration.label else {}),
+        "text": said or f"reports {event.event}",
+    }

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from perdure.codec import Json
 from perdure.services.tasks import TaskProgress
+from perdure.vocab.notifications import notification
 
 MAX_ACTIVE_PER_SESSION = 5
 MAX_ACTIVE_PER_WORKER = 64
@@ -100,7 +101,12 @@ class RunAttempt:
 
     def signal(self, status: str, summary: str) -> str:
         """Return the message sent to the session when the run ends."""
-        return (
-            f"Background run {status}.\n- run_id: {self.run_id}\n- title: {self.title}\n- tool: {self.tool}\n"
-            f"- summary: {summary}\n- result_path: {self.result_path}\n- log_path: {self.log_path}"
-        )
+        fields = {
+            "run_id": self.run_id,
+            "title": self.title,
+            "tool": self.tool,
+            "summary": summary,
+            "result_path": self.result_path,
+            "log_path": self.log_path,
+        }
+        return notification(f"Background run {status}.", fields, text="summary")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from perdure.codec import Json, encode, head_of
 from perdure.vocab.approvals import approved, did_not_happen, happened, refused
 from perdure.vocab.messages import ImagePart, Message, Opaque, Part, Reply, Text, Thinking, ToolCall, ToolResultPart
+from perdure.vocab.notifications import one_line_json
 from perdure.vocab.outcomes import (
     AwaitEventOutcome,
     CompletedToolCall,
@@ -232,8 +233,13 @@ def _read_late(reading: _ViewFold, late: OutcomeArrivedLate) -> None:
     if call and same_attempt and (call.output is None or isinstance(call.output, InDoubt)):
         call.output = late.output
         return
-    note = f"[Late news about the call {late.tool}, whose outcome was unknown: {encode(told(late.output)[0]).decode()}]"
+    note = f"[Late news about the call {late.tool}, whose outcome was unknown: {_late_json(late)}]"
     (reading.carried if reading.opened else reading.notes).append(note)
+
+
+def _late_json(late: OutcomeArrivedLate) -> str:
+    """Return the outcome on one line, bounded as an error text is."""
+    return _short(one_line_json(encode(told(late.output)[0]).decode()))
 
 
 def _round_messages(turn_round: _Round) -> list[Message]:

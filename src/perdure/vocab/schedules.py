@@ -17,11 +17,15 @@ ScheduleChange = Literal["paused", "resumed", "run", "ended"]
 
 
 class SendInput(Value, frozen=True, tag="send_input"):
-    """Each run sends this text to a session. With `agent`, it creates a missing session."""
+    """Each run sends this text to a session. With `agent`, it creates a missing session.
+
+    `by_session`: a tool of the session wrote the text, so it reaches the model without the authority of a user.
+    """
 
     session: str
     text: str
     agent: str = ""
+    by_session: bool = False
 
 
 class StartsProcess(Value, frozen=True, tag="start_process"):

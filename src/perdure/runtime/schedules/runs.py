@@ -15,6 +15,7 @@ from perdure.store.protocol import Store
 from perdure.vocab.blobs import Blob
 from perdure.vocab.log_keys import PROCESS_END, input_key, occurrence_key
 from perdure.vocab.messages import Text
+from perdure.vocab.notifications import notification
 from perdure.vocab.processes import SessionScope
 from perdure.vocab.records import InputAdmitted, TriggerOccurred
 from perdure.vocab.registrations import EngineInput, Provenance, Registration
@@ -29,6 +30,9 @@ class ScheduledRun:
     outbox: Delivery
 
 
+DUE = "A schedule of this session is due."
+
+
 def process_of(schedule: str, due_at: int, request: str) -> str:
     """Return the id of the process that a run starts: one per due time or request."""
     return join("schedule", schedule, request or str(due_at))
@@ -40,9 +44,10 @@ def run_of(
     """Return the run of a schedule for a due time or a request."""
     key = f"schedule:{id}:{f'run:{request}' if request else due_at}"
     match schedule.target:
-        case SendInput(session=session, text=text, agent=agent):
+        case SendInput(session=session, text=text, agent=agent, by_session=by_session):
             turn, input = TurnId(uuid7(now)), InputId(short_id("in", now))
-            item = Input(input=input, turn=turn, parts=(Text(text=text),), source=f"schedule {id}")
+            said = notification(DUE, {"schedule": id, "text": text}, text="text") if by_session else text
+            item = Input(input=input, turn=turn, parts=(Text(text=said),), source=f"schedule {id}")
             sent = delivery(session_stream(tenant, SessionId(session)), key, item, at=now, agent=agent or None)
             record = ScheduleFired(due_at=due_at, turn=turn, input=input, request=request, missed=missed)
         case StartsProcess() as target:

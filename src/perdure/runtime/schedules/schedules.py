@@ -353,7 +353,7 @@ class StoredSchedules:
             if id is not None and (known := await self._known(session_id, id)) is not None:
                 return known
             schedule = Schedule(
-                target=SendInput(session=session_id, text=description),
+                target=SendInput(session=session_id, text=description, by_session=True),
                 cron=cron_expression or "",
                 at=ms_of(scheduled_at, what="scheduled_at") if scheduled_at is not None else None,
                 timezone=timezone,

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -56,6 +56,7 @@ from perdure.tools.origin import CallOrigin, Clients
 from perdure.tools.results import Unstorable, keep
 from perdure.tools.threads import Ended, Raised, Returned
 from perdure.vocab.messages import Text, ToolCall
+from perdure.vocab.notifications import notification
 from perdure.vocab.outcomes import FailureDetail
 from perdure.vocab.records import ProcessEvent
 from perdure.vocab.registrations import (
@@ -98,10 +99,19 @@ def message_to(stream: StreamId, key: str, text: str, *, source: str, now: int) 
     return delivery(stream, key, item, at=now)
 
 
-def task_message(tenant: Tenant, session: SessionId, task: str, what: str, text: str, now: int) -> Delivery:
+class TaskNews(NamedTuple):
+    """The change of a task that its session is told."""
+
+    title: str
+    state: str
+    text: str
+
+
+def task_message(tenant: Tenant, session: SessionId, task: str, what: str, news: TaskNews, now: int) -> Delivery:
     """Return the message that a task's wake policy sends to its session, once for each `what`."""
     stream, key = session_stream(tenant, session), f"task:{task}:{what}"
-    return message_to(stream, key, f"Task {text}", source=f"task:{task}", now=now)
+    fields = {"task_id": task, **news._asdict()}
+    return message_to(stream, key, notification("Task news.", fields, text="text"), source=f"task:{task}", now=now)
 
 
 @dataclass(slots=True)
@@ -293,8 +303,7 @@ class BackgroundCode:
     @staticmethod
     def _news(tenant: Tenant, process: str, task: CreateSessionTask, status: str, summary: str, now: int) -> Delivery:
         state = "succeeded" if status == "completed" else status
-        text = f"{task.display_name} {state}: {summary}"
-        return task_message(tenant, task.session_id, process, state, text, now)
+        return task_message(tenant, task.session_id, process, state, TaskNews(task.display_name, state, summary), now)
 
 
 async def _stored() -> None:
@@ -378,8 +387,8 @@ class Sink:
         )  # fmt: skip
 
     def _news(self, what: str, detail: str) -> Delivery:
-        text, now = f"{self._task.display_name}: {detail}", self._host.clock.wall_ms()
-        return task_message(self._tenant, self._session, self._process, what, text, now)
+        news, now = TaskNews(self._task.display_name, "running", detail), self._host.clock.wall_ms()
+        return task_message(self._tenant, self._session, self._process, what, news, now)
 
     async def _mirror(self, update: SessionTaskUpdate) -> None:
         try:

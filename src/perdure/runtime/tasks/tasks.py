@@ -23,7 +23,7 @@ from perdure.processes.registration import EXTERNAL, environment
 from perdure.runtime.clock import short_id
 from perdure.runtime.processes.handle import owners_end
 from perdure.runtime.processes.starting import register
-from perdure.runtime.tasks.background import definition_of, task_message
+from perdure.runtime.tasks.background import TaskNews, definition_of, task_message
 from perdure.runtime.tasks.index import TaskIndex, TasksChanged, enter, read_index
 from perdure.runtime.tasks.retention import task_in
 from perdure.services.background import MAX_ACTIVE_PER_SESSION
@@ -231,7 +231,7 @@ class StoredTasks(SessionTaskRegistry):
             raise Error(Code.TASK_UNKNOWN, f"the task {task_id!r} is now in attempt {task.attempt}")
         id = id or short_id("msg", now)
         told = message.direction == "outbound" and task.wake_policy == "on_activity"
-        outbox = (self._said(task, id, f": {_words(message.content)}", now),) if told else ()
+        outbox = (self._said(task, id, task.state, _words(message.content), now),) if told else ()
         await rt.get_process(task_id).append_event(
             MESSAGE, {"id": id, **msgspec.to_builtins(message)}, replay=id, outbox=outbox
         )
@@ -254,14 +254,16 @@ class StoredTasks(SessionTaskRegistry):
     def _news(self, before: SessionTask, after: SessionTask, what: str, now: int) -> tuple[Delivery, ...]:
         """Return the message that the wake policy requires for a change, once per end."""
         if after.is_over and after.wake_policy != "silent":
-            return (self._said(after, after.state, f" {after.state}: {after.summary or ''}", now),)
+            return (self._said(after, after.state, after.state, after.summary or "", now),)
         moved = (before.state, before.state_detail) != (after.state, after.state_detail)
         if after.wake_policy == "on_activity" and moved:
-            return (self._said(after, what, f": {after.state_detail or after.state}", now),)
+            return (self._said(after, what, after.state, after.state_detail or "", now),)
         return ()
 
-    def _said(self, task: SessionTask, what: str, text: str, now: int) -> Delivery:
-        return task_message(self.runtime.tenant, task.session_id, task.id, what, task.display_name + text, now)
+    def _said(self, task: SessionTask, what: str, state: str, text: str, now: int) -> Delivery:
+        tenant = self.runtime.tenant
+        news = TaskNews(task.display_name, state, text)
+        return task_message(tenant, task.session_id, task.id, what, news, now)
 
 
 # --- a task from its log ----------------------------------------------------------------------------------------

@@ -30,12 +30,12 @@ from perdure.tools.subagents import Order
 from perdure.vocab.children import ChildEnded, ChildRegistered, Parent
 from perdure.vocab.effects import DurableStep
 from perdure.vocab.messages import Text
+from perdure.vocab.notifications import notification
 from perdure.vocab.outcomes import AwaitEventOutcome
 from perdure.vocab.promises import Cancelled
 from perdure.vocab.records import EffectSettled, EffectStarted, Record, SessionOpened, TurnEnded, kind_of, write
 from perdure.vocab.refs import is_part, part_beside
 
-MAX_TOLD_CHARS = 65_536
 """Most characters of a background child's answer in the notice to its parent. The child's session has all of it."""
 
 
@@ -199,13 +199,13 @@ def _news(parent: Parent, session: SessionId, ended: TurnEnded, records: tuple[R
     """Return the notice of a background child's end: a steering input, which joins the parent's turn or opens one."""
     answer = last_answer(records)
     text = (answer.text if answer else "") if ended.status == "finished" else ended.message
-    cut = f"\n[cut; all of it is in session {session}]" if len(text) > MAX_TOLD_CHARS else ""
-    lines = f"Sub-agent {ended.reason or ended.status}.\n- session: {session}\n\n{text[:MAX_TOLD_CHARS]}{cut}"
+    fields = {"session": session, "answer": text}
+    told = notification(f"Sub-agent {ended.reason or ended.status}.", fields, text="answer")
     key = f"subagent:{session}"
     item = Input(
         input=InputId(f"in-{session}"),
         turn=TurnId(str(UUID(digest((session, ended.turn))[:32]))),
-        parts=(Text(text=lines.strip()),),
+        parts=(Text(text=told),),
         key=key,
         mode="steer",
         source=key,
