@@ -43,6 +43,20 @@ MUTANTS = [
         "tests/scenarios/test_rebuying.py -k 'breaks_each_time and memory'",
     ),
     Mutant(
+        "a reply may make any number of calls",
+        "turn/machine.py",
+        "if index >= limits.calls_per_reply:",
+        "if False:",
+        "tests/scenarios/test_bounds.py -k 'ask_again and memory'",
+    ),
+    Mutant(
+        "the calls of earlier replies do not count",
+        "turn/machine.py",
+        "elif before + index >= limits.calls_per_turn:",
+        "elif index >= limits.calls_per_turn:",
+        "tests/scenarios/test_bounds.py -k 'across and memory'",
+    ),
+    Mutant(
         "a key has more than one spelling",
         "vocab/promises.py",
         "if key.text != text:",

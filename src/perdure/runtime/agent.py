@@ -66,6 +66,8 @@ class Agent:
     - `tool_timeout` applies to tools without a timeout of their own, except resumable and client-side tools, which may
       wait for days.
     - `max_iterations` limits the model calls of one turn. After it the model is called once more, without tools.
+    - `max_calls_per_reply` and `max_calls_per_turn` limit the tool calls of the model. A call above is not run, and the
+      model is told to ask again.
     - `view_bytes` limits the part of the conversation that the model sees: whole turns, newest first.
     - `batch_inputs` lets the next turn answer all inputs that were queued while a turn ran, instead of one turn each.
     - `locale` is the language of tool answers, as a BCP 47 tag such as `uk-UA`.
@@ -89,6 +91,8 @@ class Agent:
     tools: Iterable[ToolSource] = ()
     model_settings: Json = None
     max_iterations: int = 50
+    max_calls_per_reply: int = 64
+    max_calls_per_turn: int = 1_000
     view_bytes: int = DEFAULT_VIEW_BYTES
     locale: str | None = None
     output_type: OutputType = None
@@ -107,7 +111,9 @@ class Agent:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", check_agent_name(self.name))
-        _check_shape(self.max_iterations, self.tools)
+        for name in ("max_iterations", "max_calls_per_reply", "max_calls_per_turn"):
+            _check_count(name, getattr(self, name))
+        _check_tools(self.tools)
         if not isinstance(self.instructions, str) and not callable(self.instructions):
             raise Error(
                 Code.AGENT_INVALID,
@@ -154,6 +160,8 @@ class Agent:
         """Return the limits of one turn."""
         return Limits(
             max_iterations=self.max_iterations,
+            calls_per_reply=self.max_calls_per_reply,
+            calls_per_turn=self.max_calls_per_turn,
             turn_tokens=_tokens("max_turn_tokens", self.max_turn_tokens),
             turn_cost_nano=_nano("max_turn_usd", self.max_turn_usd),
             session_tokens=_tokens("max_session_tokens", self.max_session_tokens),
@@ -210,10 +218,12 @@ def setup_of(agent: Agent) -> AgentSetup:
     return agent._setup  # pyright: ignore[reportPrivateUsage] - the one door
 
 
-def _check_shape(max_iterations: object, tools: object) -> None:
-    if not isinstance(max_iterations, int) or max_iterations < 1:
-        shown = f"{max_iterations!r:.40}"
-        raise Error(Code.AGENT_INVALID, f"max_iterations must be an integer >= 1, not {shown}")
+def _check_count(name: str, given: object) -> None:
+    if not isinstance(given, int) or given < 1:
+        raise Error(Code.AGENT_INVALID, f"{name} must be an integer >= 1, not {given!r:.40}")
+
+
+def _check_tools(tools: object) -> None:
     if isinstance(tools, str) or not isinstance(tools, Iterable):
         kind = type(tools).__name__
         raise Error(Code.AGENT_INVALID, f"tools must be a list of tools, not {kind}", hint="tools=[look]")

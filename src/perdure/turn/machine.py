@@ -67,6 +67,7 @@ from perdure.vocab.records import (
     HandedOver,
     InputAdmitted,
     InputCancelled,
+    Limits,
     ModelJobBegun,
     ModelSet,
     OutcomeArrivedLate,
@@ -90,6 +91,8 @@ MAX_LOST_REPLIES = 5
 """Model calls of one iteration that may be lost before the turn stops. Each may have been paid for."""
 """How often a call may be dispatched again after a probe's "did not happen"."""
 
+TOO_MANY_CALLS = "too_many_calls"
+
 _EFFECTS = (EffectStarted, EffectSettled)
 
 MODEL_RETRY = RetryPolicy(kind="safe", base_delay_ms=500, max_delay_ms=20_000)
@@ -108,7 +111,8 @@ def owed(turn: Turn) -> tuple[Owed, ...]:
         case AwaitingReply(attempt=attempt, tool_choice=choice, job=job):
             return (AskModel(EffectRef(turn.iteration, None, attempt), choice, job),)
         case Acting(calls=calls):
-            return tuple(_owed_by_call(turn, call) for call in _startable(calls, turn.limits.max_parallel_calls))
+            startable = _startable(calls, turn.limits.max_parallel_calls)
+            return tuple(_owed_by_call(turn, call, turn.called - len(calls)) for call in startable)
         case Concluding(status_reason=reason, message=message):
             status = "stopped" if reason else "finished"
             end = TurnEnded(turn=turn.id, status=status, reason=reason, message=message, usage=turn.usage)
@@ -137,7 +141,18 @@ def _startable(calls: tuple[Call, ...], cap: int) -> tuple[Call, ...]:
     return tuple(startable[:cap])
 
 
-def _owed_by_call(turn: Turn, call: Call) -> Owed:
+def _excess(limits: Limits, index: int, before: int) -> FailureDetail | None:
+    """Return the refusal of a call above a limit, or None. `before` counts the calls of earlier replies."""
+    if index >= limits.calls_per_reply:  # threat: T-BND-01
+        message = f"A reply may make at most {limits.calls_per_reply} calls. This one was not run: ask again"
+    elif before + index >= limits.calls_per_turn:  # threat: T-BND-02
+        message = f"A turn may make at most {limits.calls_per_turn} calls. This one was not run: give your answer"
+    else:
+        return None
+    return FailureDetail(code=TOO_MANY_CALLS, message=message, failure_class="invalid")
+
+
+def _owed_by_call(turn: Turn, call: Call, before: int) -> Owed:
     ref = EffectRef(turn.iteration, call.index, call.attempt)
     if call.pending:
         return AwaitCompletion(replace(ref, tail="completion"), call.request, call.pending)
@@ -154,7 +169,8 @@ def _owed_by_call(turn: Turn, call: Call) -> Owed:
         case EffectStarted(command=AwaitEvent() as command, due_at=due_at):
             return AwaitApproval(replace(ref, tail="approval"), call.request, call.contract, command, due_at)
         case _:
-            return RunCall(ref, call.request, call.contract, call.decision)
+            refusal = _excess(turn.limits, call.index, before)
+            return RunCall(ref, call.request, call.contract, call.decision, refusal)
 
 
 # --- advance ------------------------------------------------------------------------------------------------------
@@ -347,7 +363,7 @@ def _on_reply(turn: Turn, asking: AwaitingReply, reply: Reply) -> Turn:
         calls = tuple(
             Call(request, index, turn.composition.tool(request.name)) for index, request in enumerate(reply.calls)
         )
-        return replace(turn, phase=Acting(calls))
+        return replace(turn, phase=Acting(calls), called=turn.called + len(calls))
     if reply.finish in ("refusal", "content_filter"):
         return replace(turn, phase=Concluding("refused", "the model refused to answer"))
     if asking.tool_choice == "none" and not reply.text:

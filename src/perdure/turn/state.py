@@ -13,7 +13,7 @@ from perdure.turn.spending import spent_up
 from perdure.vocab.approvals import Decision
 from perdure.vocab.effects import AwaitEvent, ToolChoice
 from perdure.vocab.messages import ToolCall
-from perdure.vocab.outcomes import InDoubt, Pending, ToolOutput
+from perdure.vocab.outcomes import FailureDetail, InDoubt, Pending, ToolOutput
 from perdure.vocab.records import (
     CancelRequested,
     EffectStarted,
@@ -42,12 +42,13 @@ class AskModel(msgspec.Struct, frozen=True, gc=False):
 
 
 class RunCall(msgspec.Struct, frozen=True, gc=False):
-    """Dispatch one attempt of a tool call."""
+    """Dispatch one attempt of a tool call. A `refusal` is its outcome without a dispatch."""
 
     ref: EffectRef
     call: ToolCall
     contract: ToolContract | None
     decision: Decision | None = None
+    refusal: FailureDetail | None = None
 
 
 class AwaitApproval(msgspec.Struct, frozen=True, gc=False):
@@ -200,7 +201,7 @@ class Turn(msgspec.Struct, frozen=True, gc=False):
     """One turn as a value, with everything needed to continue it on any worker.
 
     `to` is the agent of a pending handoff, `hands` the number of completed handoffs. `before` is the session's usage at
-    the start of the turn, `children` the usage of its sub-agents since.
+    the start of the turn, `children` the usage of its sub-agents since. `called` counts the calls of its replies.
     """
 
     id: TurnId
@@ -218,6 +219,7 @@ class Turn(msgspec.Struct, frozen=True, gc=False):
     hands: int = 0
     before: Usage = NO_USAGE
     children: Usage = NO_USAGE
+    called: int = 0
 
     @property
     def spent_up(self) -> str:

@@ -54,6 +54,7 @@ LIVE = "live:"
 class Limits(Value, frozen=True):
     """Limits of a turn. Token and cost limits apply to the turn and to its session so far.
 
+    `calls_per_reply` and `calls_per_turn` bound the tool calls of the model; calls above are answered with a refusal.
     `recovery_ms` bounds the total wait for one reply that failed. `stall_ms` is how long a model may write nothing
     (None: no limit). Costs are in billionths of a US dollar. `partial_replies`: request an interrupted reply again, or
     keep the received text.
@@ -63,6 +64,8 @@ class Limits(Value, frozen=True):
     no_progress: int = 12
     model_attempts: int = 4
     max_parallel_calls: int = 32
+    calls_per_reply: int = 64
+    calls_per_turn: int = 1_000
     output_corrections: int = 2
     recovery_ms: int = 90_000
     turn_tokens: int | None = None

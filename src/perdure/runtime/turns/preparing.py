@@ -81,6 +81,8 @@ class Preparations:
 
     def of(self, item: RunCall) -> ReadyCall | Success | Failed | Preparing:
         """Return the call ready to be recorded, its outcome if nothing has to run, or `UNDER_WAY` if its hook runs."""
+        if item.refusal is not None:
+            return Failed(failure=item.refusal)
         captured, edited = self.captured(item), None
         if item.decision is not None and item.decision.args is not None and not self._begun(item):
             captured, edited = None, self._edited(item, item.decision.args)
