@@ -5,6 +5,7 @@ Everything goes to `bench/peers/.venvs`, which git ignores. A peer that cannot b
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ HOMES = PEERS / ".venvs"
 
 
 def main() -> int:
+    argparse.ArgumentParser(description=__doc__).parse_args()
     HOMES.mkdir(exist_ok=True)
     missing = [peer.stem for peer in sorted(PEERS.glob("*.txt")) if not _venv(peer)]
     if not _succeeds(["npm", "install", "--silent", "--prefix", str(HOMES), "@restatedev/restate-server"]):

@@ -20,7 +20,10 @@ from contextlib import suppress
 from pathlib import Path
 from statistics import median
 
-import asyncpg
+try:
+    import asyncpg
+except ModuleNotFoundError:
+    sys.exit("asyncpg is not installed. Run: make venv, then .venv/bin/python bench/ours.py")
 from load import ask
 from measure import (
     ANSWER,

@@ -1,6 +1,6 @@
 """Cost of a step by part, in microseconds: samples of the event loop's thread during workload w1b.
 
-    python bench/profile_step.py w1b --dir DIR [--workflows 50] [--steps 800] [--url postgresql://…]
+    .venv/bin/python bench/profile_step.py w1b --dir DIR [--workflows 50] [--steps 800] [--url postgresql://…]
 
 The number of a part includes its callees. `waiting` is an idle event loop, or one that waits for the interpreter lock
 while the writer holds it. The writer's CPU time is printed separately, from the system's count of its thread. Postgres

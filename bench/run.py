@@ -29,7 +29,10 @@ from report import report
 
 HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "tests"))
-from postgres import Server  # noqa: E402 - the server of the tests
+try:
+    from postgres import Server  # the server of the tests
+except ModuleNotFoundError as missing:
+    sys.exit(f"{missing.name} is not installed. Run: make venv, then .venv/bin/python bench/run.py")
 
 HOMES = HERE / "peers" / ".venvs"
 SERVER = HOMES / "node_modules" / "@restatedev" / "restate-server-linux-x64" / "bin" / "restate-server"

@@ -1,5 +1,6 @@
 """Shows: code mode. The model writes a program; its calls are effects, and one of them needs an approval.
 
+Needs:   pip install 'perdure[code]'
 Run:     python examples/22_code_mode.py
 See:     three payments by one program, the large one after ana's approval; the result that the model receives.
 """

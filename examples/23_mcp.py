@@ -1,5 +1,6 @@
 """Shows: tools of an MCP server. Each is `once` unless the application configures it; one needs an approval.
 
+Needs:   pip install 'perdure[mcp]'
 Run:     python examples/23_mcp.py
 See:     a server over stdio, its tools with their effect classes, and a call of each.
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -64,6 +65,18 @@ def kill_while_it_charges(folder: Path, sig: signal.Signals, *, whom: str) -> Ra
     os.kill(int(found.group(1)) if whom == "worker" else demo.pid, sig)
     out, err = demo.communicate(timeout=30)
     return Ran(demo.returncode, seen + out, err)
+
+
+@pytest.mark.slow
+def test_printed_commands_can_be_pasted_when_the_folder_has_a_space(tmp_path: Path) -> None:
+    stopped = perdure("demo", "--dir", "my dir", "--delay", "0", cwd=tmp_path)
+    typed = re.search(r"perdure (approvals approve apr_\w+ --db .+)$", stopped.out, re.M)
+    assert typed, stopped.out + stopped.err
+    assert perdure(*shlex.split(typed[1]), "--by", "ana", cwd=tmp_path).code == 0
+    ended = perdure("demo", "--dir", "my dir", "--delay", "0", cwd=tmp_path)
+    shown = re.search(r"perdure (journal show trip-1 --db .+)$", ended.out, re.M)
+    assert shown, ended.out + ended.err
+    assert perdure(*shlex.split(shown[1]), cwd=tmp_path).code == 0
 
 
 @pytest.mark.slow

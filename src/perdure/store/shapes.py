@@ -245,3 +245,11 @@ class Diagnosis(msgspec.Struct, frozen=True, gc=False):
     status: Literal["ok", "warn", "fail"]
     what: str
     detail: str
+
+
+def unfinished(stuck: int) -> Diagnosis:
+    """Return the line about this number of unfinished streams without a live worker."""
+    if not stuck:
+        return Diagnosis("ok", "leases", "no unfinished stream is without a live worker")
+    streams, them = ("stream has", "it") if stuck == 1 else ("streams have", "them")
+    return Diagnosis("warn", "leases", f"{stuck} unfinished {streams} no live worker; any worker can claim {them}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -296,7 +297,7 @@ class _Show:
             say()
 
     def _approve(self, asked: PendingDecision) -> str:
-        return f"{program()} approvals approve {asked.id} --db {shown(self._tour.store)}"
+        return f"{program()} approvals approve {asked.id} --db {shlex.quote(shown(self._tour.store))}"
 
     # --- endings
 
@@ -326,7 +327,7 @@ class _Show:
         if emails > self._found.bookings:
             say(f"  The outbox has {count(emails, 'e-mail')}, at most {self._found.bookings} expected  FAIL", "fail")
             good = False
-        db = shown(self._tour.store)
+        db = shlex.quote(shown(self._tour.store))
         say()
         say(f"  Look inside   {program()} journal show {self._found.session.id} --db {db}")
         say(f"  Once more     {self._tour.command}")

@@ -6,7 +6,7 @@ from perdure.commit.plan import Blob
 from perdure.errors import Code, Error
 from perdure.ids import BlobHash, Seq, StreamId, Tenant
 from perdure.store.memory.state import Stream, Tables
-from perdure.store.shapes import Diagnosis, Loaded, StreamInfo
+from perdure.store.shapes import Diagnosis, Loaded, StreamInfo, unfinished
 
 
 def load(on: Tables, stream: StreamId, code: str) -> Loaded:
@@ -77,7 +77,4 @@ def blob(on: Tables, hash: BlobHash, stream: StreamId | None) -> Blob:
 def check(on: Tables) -> tuple[Diagnosis, ...]:
     """Check for unfinished streams without a live worker, the only possible problem in memory."""
     stuck = [s.id for s in on.streams.values() if s.active and (s.owner is None or on.gone(s.owner))]
-    if stuck:
-        detail = f"{len(stuck)} unfinished streams have no live worker; any worker can claim them"
-        return (Diagnosis("warn", "leases", detail),)
-    return (Diagnosis("ok", "leases", "no unfinished stream is without a live worker"),)
+    return (unfinished(len(stuck)),)

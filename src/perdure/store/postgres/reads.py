@@ -19,7 +19,7 @@ from perdure.store.postgres.migrate import read_version
 from perdure.store.postgres.promises import promise_state
 from perdure.store.postgres.schema import SCHEMA_VERSION
 from perdure.store.postgres.tx import PgTransaction
-from perdure.store.shapes import Diagnosis, Head, InboxRow, Loaded, StreamInfo
+from perdure.store.shapes import Diagnosis, Head, InboxRow, Loaded, StreamInfo, unfinished
 from perdure.vocab.promises import PromiseState
 from perdure.vocab.records import Row
 
@@ -216,8 +216,5 @@ async def _server(on: PgTransaction) -> Diagnosis:
 
 async def _stuck(on: PgTransaction, leases: PgLeases) -> Diagnosis:
     rows = await on.all("stream_unfinished")
-    stuck = sum([count for owner, count in rows if owner is None or leases.is_gone(await find_worker(on, owner))])
-    if stuck:
-        detail = f"{stuck} unfinished streams have no live worker; any worker can claim them"
-        return Diagnosis("warn", "leases", detail)
-    return Diagnosis("ok", "leases", "no unfinished stream is without a live worker")
+    stuck = [count for owner, count in rows if owner is None or leases.is_gone(await find_worker(on, owner))]
+    return unfinished(sum(stuck))

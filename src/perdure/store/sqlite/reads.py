@@ -11,7 +11,7 @@ from perdure.commit.changes import Pause
 from perdure.commit.plan import Blob, Snapshot
 from perdure.errors import Code, Error
 from perdure.ids import BlobHash, PromiseId, Seq, StreamId, Tenant, WorkerId
-from perdure.store.shapes import Diagnosis, Head, InboxRow, Loaded, StreamInfo
+from perdure.store.shapes import Diagnosis, Head, InboxRow, Loaded, StreamInfo, unfinished
 from perdure.store.sqlite.claims import find_worker, list_workers
 from perdure.store.sqlite.leases import SqliteLeases
 from perdure.store.sqlite.log import find_row, log_rows
@@ -210,8 +210,4 @@ def _pragma(on: Statements, name: str, expected: int | str, what: str) -> Diagno
 
 def _stuck(on: Statements, leases: SqliteLeases) -> Diagnosis:
     rows = on.all("stream_unfinished")
-    stuck = sum(count for owner, count in rows if owner is None or leases.is_gone(find_worker(on, owner)))
-    if stuck:
-        detail = f"{stuck} unfinished streams have no live worker; any worker can claim them"
-        return Diagnosis("warn", "leases", detail)
-    return Diagnosis("ok", "leases", "no unfinished stream is without a live worker")
+    return unfinished(sum(count for owner, count in rows if owner is None or leases.is_gone(find_worker(on, owner))))
