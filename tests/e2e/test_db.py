@@ -34,6 +34,7 @@ def test_a_store_in_use_is_up_to_date_and_sound(used: str, tmp_path: Path) -> No
     assert status.code == 0
     assert "schema     1 of 1" in status.out
     assert "pending    nothing" in status.out
+    assert (f"engine     sqlite {sqlite3.sqlite_version} has" in status.out) is used.startswith("sqlite")
     migrated = perdure("db", "migrate", "--db", used, cwd=tmp_path)
     assert (migrated.code, migrated.out.endswith("nothing to do\n")) == (0, True)
     checked = perdure("db", "check", "--json", "--db", used, cwd=tmp_path)

@@ -11,6 +11,34 @@ FILES = "tests/scenarios/test_files.py"
 
 MUTANTS = [
     Mutant(
+        "a commit happens while another process moves the write-ahead log",
+        "store/sqlite/write_lock.py",
+        "        except BlockingIOError:\n            return False\n",
+        "        except BlockingIOError:\n            return True\n",
+        "tests/unit/store/test_sqlite_wal_reset.py -k 'commit_waits'",
+    ),
+    Mutant(
+        "a checkpoint runs without the lock of the file",
+        "store/sqlite/writer.py",
+        "            with self.lock.held():\n                self._connection.execute",
+        "            if True:\n                self._connection.execute",
+        "tests/unit/store/test_sqlite_wal_reset.py -k 'checkpoint_waits'",
+    ),
+    Mutant(
+        "a file with a trigger of a stranger is opened",
+        "store/sqlite/migrate.py",
+        "        _refuse_programs(path, connection)\n",
+        "",
+        "tests/unit/store/test_sqlite_files.py -k 'stranger'",
+    ),
+    Mutant(
+        "redacted text stays in the side channel",
+        "store/sqlite/store.py",
+        "        await self.live.forget(redaction.stream)\n",
+        "",
+        "tests/unit/store/test_sqlite_erasure.py -k s19",
+    ),
+    Mutant(
         "a bearer key makes a decision of a person",
         "runtime/sessions/answers.py",
         "not isinstance(asked, EventKey) or not isinstance(asked.wait, BEARER)",

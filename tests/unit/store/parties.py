@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 from perdure.commit.plan import Entry, Plan
@@ -16,7 +17,7 @@ from perdure.inbox.admit import delivery
 from perdure.inbox.items import Wake
 from perdure.store.protocol import Store
 from perdure.store.shapes import Claim
-from perdure.store.sqlite import SqliteStore
+from perdure.store.sqlite import SqliteStore, writer
 
 
 class RealClock:
@@ -88,6 +89,19 @@ async def hold_and_hang(path: Path, name: str, streams: int) -> None:
     await asyncio.sleep(60)
 
 
+async def append_and_checkpoint(path: Path, name: str) -> None:
+    """Append to one stream until killed, and move the write-ahead log all the time. Print each durable append."""
+    writer.CHECKPOINT_BYTES = 3 * writer.COMMIT_BYTES
+    worker = WorkerId(name)
+    store = await opened(path, worker)
+    claim = await owned(store, name, worker)
+    for n in count(1):
+        await store.append(plan(claim, worker, n, entry(f"{name}.{n}")))
+        print(n, flush=True)
+        if n % 20 == 0:
+            await asyncio.to_thread(store._empty_wal)  # pyright: ignore[reportPrivateUsage] - as a deletion does
+
+
 def fork_a_sleeper() -> int:
     return fork(lambda: time.sleep(30))
 
@@ -112,5 +126,7 @@ if __name__ == "__main__":
             asyncio.run(hammer(Path(path), name, int(streams), int(appends)))
         case ["hold", path, name, streams]:
             asyncio.run(hold_and_hang(Path(path), name, int(streams)))
+        case ["checkpoint", path, name]:
+            asyncio.run(append_and_checkpoint(Path(path), name))
         case other:
             raise SystemExit(f"unknown: {other}")

@@ -10,9 +10,10 @@ from msgspec.structs import replace
 
 from perdure.commit.changes import Redaction
 from perdure.commit.plan import Blob, Entry, blob_of
-from perdure.ids import InputId, Seq, TurnId, WorkerId
+from perdure.ids import EffectId, InputId, Seq, TurnId, WorkerId
 from perdure.inbox.admit import delivery
 from perdure.inbox.items import Input
+from perdure.store.live import Piece
 from perdure.store.shapes import Claim
 from perdure.store.sqlite import SqliteStore
 from perdure.vocab.messages import Text
@@ -88,4 +89,27 @@ async def test_a_consumed_input_that_filled_pages_is_gone_with_its_session(path:
     await store.append(replace(plan(claim, ANN, 1), consume=tuple(row.id for row in rows)))
     await store.delete(claim.stream)
     assert b"MY-SECRET" not in everywhere(path)
+    await store.close()
+
+
+async def test_s19_deleted_and_redacted_text_leaves_the_side_channel_and_its_log(path: Path) -> None:
+    store = await opened(path, ANN)
+    for name, erase in (("one", False), ("two", True)):
+        claim = await owned(store, name, ANN)
+        asked = write(CancelRequested(turn=TurnId("t"), request="MY-SECRET"))
+        await store.append(plan(claim, ANN, 1, Entry(kind="cancel_requested", data=asked, at=1)))
+        for run in range(1, 40):
+            piece = Piece(
+                claim.stream, TurnId("t"), EffectId("m1.1"), run, Seq(1), 0, "MY-SECRET" * 300, thinking=False
+            )
+            await store.live.put([piece], over=[(claim.stream, run - 1)], now=1)
+        assert b"MY-SECRET" in everywhere(path)
+        if erase:
+            await store.delete(claim.stream)
+        else:
+            hollow = write(CancelRequested(turn=TurnId("t"), request="", redacted="0" * 64))
+            note = Entry.of(RecordRedacted(seq=Seq(2), sha256="0" * 64), at=2)
+            await store.redact(Redaction(claim.stream, Seq(2), hollow, note, 2, (), Seq(2), 0))
+        assert b"MY-SECRET" not in everywhere(path)
+    assert path.with_name("store.db-live").exists()
     await store.close()

@@ -65,6 +65,29 @@ async def test_a_folder_in_place_of_the_file_makes_the_store_unavailable(tmp_pat
     assert (await refusal_to_open(tmp_path)).code is Code.STORE_UNAVAILABLE
 
 
+@pytest.mark.parametrize(
+    ("strange", "because"),
+    [
+        ("CREATE TRIGGER spy AFTER INSERT ON log BEGIN DELETE FROM log; END", "trigger named 'spy'"),
+        ("CREATE VIEW spy AS SELECT * FROM log", "view named 'spy'"),
+        ("CREATE VIRTUAL TABLE spy USING fts5(text)", "virtual table named 'spy'"),
+    ],
+)
+async def test_s15_file_of_a_stranger_is_opened_distrustfully(path: Path, strange: str, because: str) -> None:
+    store = await opened(path, ANN)
+    await store.close()
+    sqlite(path, strange)
+    refusal = await refusal_to_open(path)
+    assert refusal.code is Code.STORE_NOT_OURS
+    assert because in (refusal.because or "")
+
+
+def test_s15_functions_in_a_schema_are_not_trusted(path: Path) -> None:
+    for read_only in (False, True):
+        with closing(connect(path, read_only=read_only)) as connection:
+            assert connection.execute("PRAGMA trusted_schema").fetchone() == (0,)
+
+
 async def test_a_text_file_is_refused_untouched(path: Path) -> None:
     fill(path, b"dear diary, " * 500)
     assert (await refusal_to_open(path)).code is Code.STORE_CORRUPT
@@ -320,7 +343,9 @@ async def test_the_last_close_leaves_one_compact_file(path: Path) -> None:
     await store.append(plan(claim, ANN, 1, entry("a")))
     await store.deregister(ANN)
     await store.close()
-    assert [found.name for found in path.parent.iterdir()] == ["store.db"]
+    found = {one.name: one.stat().st_size for one in path.parent.iterdir()}
+    assert sorted(found) == ["store.db", "store.db-lock"]
+    assert found["store.db-lock"] == 0
 
 
 async def test_calls_before_open_and_after_close_are_refused(path: Path) -> None:

@@ -27,16 +27,21 @@ async def _state(db: str) -> SchemaState:
 def status(db: Db = "", json: Json = False) -> None:
     """Show the schema version and pending migrations."""
     from perdure.cli.screen import emit, say
-    from perdure.cli.store_locator import run
+    from perdure.cli.store_locator import run, store_file, store_url
+    from perdure.store.sqlite import write_lock
 
     state = run(lambda: _state(db))
     pending = [step.name for step in state.pending]
+    engine = write_lock.diagnose() if store_file(store_url(db)) else None
     if json:
-        emit(type="schema", v=1, store=state.place, version=state.version, known=state.known, pending=pending)
+        told = {} if engine is None else {"engine": engine.detail}
+        emit(type="schema", v=1, store=state.place, version=state.version, known=state.known, pending=pending, **told)
         return
     say(f"store      {state.place}")
     say(f"schema     {state.version} of {state.known}")
     say(f"pending    {', '.join(pending) or 'nothing'}", "warn" if pending else "ok")
+    if engine is not None:
+        say(f"engine     {engine.detail}", engine.status)
 
 
 @app.command()

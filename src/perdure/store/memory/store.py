@@ -142,7 +142,9 @@ class MemoryStore:
 
     async def redact(self, redaction: Redaction) -> Annotated:
         """Replace a record's content once; delete the snapshot and the blob references of this record alone."""
-        return changes.redact(self._on, redaction)
+        noted = changes.redact(self._on, redaction)
+        await self.live.forget(redaction.stream)
+        return noted
 
     async def amend(self, amendment: Amendment) -> Annotated:
         """Append one record to an unowned stream, or return the record that already has its log key."""

@@ -472,13 +472,14 @@ class PostgresStore:
         """
         now = self._clock.wall_ms()
         noted = await self._write(lambda on: changes.redact(on, redaction, now))
+        await self.live.forget(redaction.stream)
         await self._sweep()
         return noted
 
     async def _sweep(self) -> None:
         """Vacuum dead rows from their pages. Only the owner of the tables may; otherwise autovacuum does it later."""
         schema = self.address.schema
-        tables = ", ".join(f"{schema}.{table}" for table in ("log", "blobs", "snapshots", "promises"))
+        tables = ", ".join(f"{schema}.{table}" for table in ("log", "blobs", "snapshots", "promises", "live"))
         with suppress(*TROUBLE):
             await self._open().patiently(lambda on: on.script(f"VACUUM (SKIP_LOCKED, TRUNCATE FALSE) {tables}"))
 

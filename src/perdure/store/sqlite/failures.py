@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 from pathlib import Path
@@ -37,6 +38,21 @@ def failure(problem: sqlite3.Error, path: Path) -> Error:
     if code in _TABLE:
         return _error(_TABLE[code][0], path, problem, _TABLE[code][1], _TABLE[code][2])
     return _error(Code.STORE_FAILED, path, problem, "the store failed", "")
+
+
+def locked(path: Path) -> Error:
+    """Return the error for a lock that another process kept."""
+    _, message, hint = _TABLE[sqlite3.SQLITE_BUSY]
+    return Error(Code.STORE_LOCKED, message, because="another process holds the lock file", hint=hint, path=str(path))
+
+
+def unlockable(problem: OSError, path: Path) -> Error:
+    """Return the error for a lock file that cannot be opened."""
+    if problem.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        code, message, hint = Code.STORE_READ_ONLY, "the store cannot be written", _WRITABLE
+    else:
+        code, message, hint = _TABLE[sqlite3.SQLITE_CANTOPEN]
+    return Error(code, message, because=str(problem), hint=hint, path=str(path))
 
 
 def _error(code: Code, path: Path, problem: sqlite3.Error, what: str, hint: str) -> Error:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import random
 import sqlite3
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -15,30 +14,11 @@ from perdure.store.private import make_file
 from perdure.store.release import THIS, Migration, Release
 from perdure.store.sqlite.failures import LOCKED_AFTER_S, failure, is_busy
 from perdure.store.sqlite.schema import APPLICATION_ID, migrations, statements
+from perdure.store.sqlite.write_lock import WriteLock, may_checkpoint, patiently, pause
 from perdure.store.steps import PendingMigration, SchemaState
 
 Synchronous = Literal["FULL", "NORMAL"]
 T = TypeVar("T")
-
-
-def patiently(action: Callable[[], T], path: Path, *, limit_s: float = LOCKED_AFTER_S) -> T:
-    """Retry an action while another connection holds a lock.
-
-    The driver's own backoff grows to 100 ms per try; short random sleeps give concurrent writers equal chances.
-
-    Raises:
-        Error: `store_locked` after `limit_s`.
-    """
-    give_up = time.monotonic() + limit_s
-    while True:
-        try:
-            return action()
-        except sqlite3.OperationalError as problem:
-            if not is_busy(problem):
-                raise
-            if time.monotonic() > give_up:
-                raise failure(problem, path) from problem
-        time.sleep(random.uniform(0.0002, 0.002))
 
 
 def connect(path: Path, *, synchronous: Synchronous = "FULL", read_only: bool = False) -> sqlite3.Connection:
@@ -63,34 +43,49 @@ def _set(connection: sqlite3.Connection, pragma: str, path: Path) -> None:
 
 
 def _pragmas(synchronous: Synchronous, read_only: bool) -> list[str]:
+    pragmas = ["trusted_schema = OFF", "cell_size_check = ON"]  # the file may come from a stranger
     if read_only:
-        return ["query_only = 1"]
-    pragmas = [f"synchronous = {synchronous}", "foreign_keys = 1", "secure_delete = ON", "wal_autocheckpoint = 0"]
+        return [*pragmas, "query_only = 1"]
+    pragmas += [f"synchronous = {synchronous}", "foreign_keys = 1", "secure_delete = ON", "wal_autocheckpoint = 0"]
     if sys.platform == "darwin":  # a plain fsync does not reach the disk there
         pragmas += ["fullfsync = 1", "checkpoint_fullfsync = 1"]
     return pragmas
 
 
-def empty_wal(connection: sqlite3.Connection, *, limit_s: float = 5.0) -> bool:
+def empty_wal(path: Path, connection: sqlite3.Connection, *, limit_s: float = 5.0) -> bool:
     """Move the write-ahead log into the file and truncate it. Return False if readers prevented that all the time."""
-    give_up = time.monotonic() + limit_s
-    while time.monotonic() < give_up:
-        try:
-            (busy, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        except sqlite3.OperationalError as problem:
-            if not is_busy(problem):
-                raise
-            busy = 1
-        if not busy:
-            return True
-        time.sleep(random.uniform(0.001, 0.01))
+    give_up, lock = time.monotonic() + limit_s, WriteLock(path)
+    try:
+        while may_checkpoint() and time.monotonic() < give_up:
+            with lock.held():
+                busy = truncate(connection)
+            if not busy:
+                return True
+            pause()
+    finally:
+        lock.close()
     return False
+
+
+def truncate(connection: sqlite3.Connection) -> bool:
+    """Try once to move the write-ahead log into the file and truncate it. The caller holds the lock of the file.
+
+    Return whether a reader prevented it.
+    """
+    try:
+        (busy, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    except sqlite3.OperationalError as problem:
+        if not is_busy(problem):
+            raise
+        return True
+    return bool(busy)
 
 
 def prepare(path: Path, connection: sqlite3.Connection, release: Release = THIS) -> None:
     """Check that a file is a Perdure store or empty, put it in WAL mode and migrate it forward.
 
-    A newer store is used unchanged if its minimum code schema allows this version.
+    The caller holds the lock of the file. A newer store is used unchanged if its minimum code schema allows this
+    version.
     """
     known = migrations(release)
     patiently(lambda: _look_once(path, connection, known), path)
@@ -166,6 +161,7 @@ def _look(path: Path, connection: sqlite3.Connection, known: Sequence[Migration]
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if application == APPLICATION_ID:
+        _refuse_programs(path, connection)
         min_code_schema = _min_code_schema(connection, version) if version else 0
         if min_code_schema > len(known):
             raise _newer(path, version, min_code_schema, len(known))
@@ -180,6 +176,21 @@ def _look(path: Path, connection: sqlite3.Connection, known: Sequence[Migration]
             path=str(path),
         )
     return 0, 0
+
+
+def _refuse_programs(path: Path, connection: sqlite3.Connection) -> None:
+    """Refuse a file whose schema runs statements of its author: a store has no trigger, view or virtual table."""
+    strange = "SELECT type, name FROM sqlite_master WHERE coalesce(rootpage, 0) = 0 LIMIT 1"
+    if (found := connection.execute(strange).fetchone()) is None:
+        return
+    kind, name = found
+    raise Error(
+        Code.STORE_NOT_OURS,
+        "the file contains more than a store; nothing was run or written",
+        because=f"the schema has a {'virtual table' if kind == 'table' else kind} named {name!r:.60}",
+        hint="use a file from a source that you trust, or import an export of its sessions",
+        path=str(path),
+    )
 
 
 def _min_code_schema(connection: sqlite3.Connection, version: int) -> int:

@@ -41,7 +41,7 @@ from perdure.store.shapes import (
     StreamInfo,
     WorkerInfo,
 )
-from perdure.store.sqlite import admissions, appends, changes, claims, promises, reads
+from perdure.store.sqlite import admissions, appends, changes, claims, promises, reads, write_lock
 from perdure.store.sqlite.failures import failure
 from perdure.store.sqlite.leases import SqliteLeases, SqliteWorkerRow
 from perdure.store.sqlite.live import SqliteChannel
@@ -169,6 +169,9 @@ class SqliteStore:
     def _enter_child(self) -> None:
         self._forked = True
         self._locks.drop_all()
+        if self._writer is not None:
+            self._writer.lock.close()
+        self.live.enter_child()
 
     # --- workers and leases
 
@@ -291,6 +294,7 @@ class SqliteStore:
         """Delete a record's content from the file and its write-ahead log, once."""
         noted = await self._write(lambda tx: changes.redact(tx, redaction))
         await self._reading().blocking(self._empty_wal)
+        await self.live.forget(redaction.stream)
         return noted
 
     async def amend(self, amendment: Amendment) -> Annotated:
@@ -435,7 +439,7 @@ class SqliteStore:
         """
         connection = connect(self.path, synchronous=self._synchronous)
         try:
-            empty_wal(connection)
+            empty_wal(self.path, connection)
         except sqlite3.Error as problem:
             raise failure(problem, self.path) from problem
         finally:
@@ -501,7 +505,7 @@ class SqliteStore:
     async def check(self) -> tuple[Diagnosis, ...]:
         """Check integrity, references, schema version, write-ahead log and unfinished streams without a live worker."""
         found = await self._reading().bulk(lambda on: reads.check(on, self._leases))
-        return *found, diagnose(self._files())
+        return *found, write_lock.diagnose(), diagnose(self._files())
 
     def _files(self) -> tuple[Path, ...]:
         """Return the paths of the files and folders that hold the content of the store."""

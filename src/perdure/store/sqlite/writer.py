@@ -25,8 +25,9 @@ from perdure.store.answer import Answer
 from perdure.store.shapes import Counters
 from perdure.store.sqlite.failures import failure, is_busy, is_io
 from perdure.store.sqlite.leases import SqliteLeases
-from perdure.store.sqlite.migrate import patiently
+from perdure.store.sqlite.migrate import truncate
 from perdure.store.sqlite.tx import Tx
+from perdure.store.sqlite.write_lock import WriteLock, may_checkpoint, patiently
 
 T = TypeVar("T")
 
@@ -38,6 +39,7 @@ CHECKPOINT_BYTES = 4_000_000
 COMMIT_BYTES = 16_384  # bytes that a small commit adds to the write-ahead log: a few pages
 JOB_BYTES = 2_048  # bytes that each job adds to that, without its content: streams share pages
 YIELD_FOR_S = 1.0
+CLOSING_LOCK_S = 2.0
 
 
 @dataclass(slots=True, eq=False)
@@ -87,7 +89,9 @@ class Writer:
         self._clock = clock
         self._leases = leases
         self._counters = counters
-        connection = connect()
+        self.lock = WriteLock(path)
+        with self.lock.held():
+            connection = connect()
         self._connection: sqlite3.Connection | None = connection
         self._identity = _identity(path)
         self._data_version = patiently(lambda: _data_version(connection), path)
@@ -178,6 +182,14 @@ class Writer:
         if (gone := self._gone()) is not None:
             job.error = gone
             return True
+        if not self.lock.try_hold():
+            return False
+        try:
+            return self._begin_and_commit(job, connection)
+        finally:
+            self.lock.release()
+
+    def _begin_and_commit(self, job: AnyJob, connection: sqlite3.Connection) -> bool:
         try:
             connection.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as problem:
@@ -229,6 +241,14 @@ class Writer:
         return not self._busy and (bool(self._queue) or self._closing or self._checkpoint_due())
 
     def _commit_together(self, batch: list[AnyJob]) -> None:
+        try:
+            with self.lock.held():
+                self._commit_locked(batch)
+        except Error as problem:  # the lock was not released in time
+            for job in batch:
+                job.error = problem
+
+    def _commit_locked(self, batch: list[AnyJob]) -> None:
         try:
             if (gone := self._gone()) is not None:
                 raise gone
@@ -387,11 +407,15 @@ class Writer:
     def _checkpoint(self) -> None:
         """Move the write-ahead log into the file on this thread; the driver would do it on the event loop."""
         self._unchecked_bytes = 0
-        if self._connection is not None:
-            try:
+        if self._connection is None or not may_checkpoint():
+            return
+        try:
+            with self.lock.held():
                 self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-            except sqlite3.Error as problem:
-                self._fail([], problem)
+        except Error:  # another process keeps the lock: the next checkpoint moves the log
+            pass
+        except sqlite3.Error as problem:
+            self._fail([], problem)
 
     # --- the end
 
@@ -403,10 +427,12 @@ class Writer:
         self._thread.join()
         connection, self._connection = self._connection, None
         if connection is not None:
-            with suppress(sqlite3.Error):  # blocked by another reader: the last process to close does it
-                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            if may_checkpoint():
+                with suppress(sqlite3.Error, Error), self.lock.held(CLOSING_LOCK_S):
+                    truncate(connection)  # blocked by another reader: the last process to close does it
             with suppress(sqlite3.Error):
                 connection.close()
+        self.lock.close()
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
