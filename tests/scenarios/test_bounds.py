@@ -29,7 +29,7 @@ def results(messages: tuple[Message, ...]) -> list[object]:
     return [part.output for part in parts if isinstance(part, ToolResultPart)]
 
 
-async def test_s16_calls_above_the_limit_of_a_reply_are_told_to_ask_again(app: App) -> None:
+async def test_s16_calls_above_the_limit_ask_again(app: App) -> None:
     model = ScriptedModel(calls(*(call("count", n=n) for n in range(70))), say("ok"))
     rt = await app.add([Agent("a", model=model, tools=[count])])
     session = await rt.session("s", agent="a")

@@ -87,9 +87,9 @@ from perdure.vocab.refs import PART, EffectRef
 from perdure.vocab.tools import RetryPolicy
 
 MAX_REDISPATCHES = 3
+"""How often a call may be dispatched again after a probe's "did not happen"."""
 MAX_LOST_REPLIES = 5
 """Model calls of one iteration that may be lost before the turn stops. Each may have been paid for."""
-"""How often a call may be dispatched again after a probe's "did not happen"."""
 
 TOO_MANY_CALLS = "too_many_calls"
 
