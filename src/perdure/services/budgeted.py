@@ -11,6 +11,7 @@ import asyncio
 import atexit
 import json
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -18,7 +19,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import IO, Any, Literal, cast
 
@@ -66,7 +67,14 @@ async def evaluate(function: Callable[..., object], *args: Json, cpu_s: float = 
 def _children() -> _Children:
     children = _Children()
     atexit.register(children.close)
+    os.register_at_fork(after_in_child=partial(_leave_to_parent, children))
     return children
+
+
+def _leave_to_parent(children: _Children) -> None:
+    """Start anew in a forked process: it has neither the threads nor the children of its parent."""
+    atexit.unregister(children.close)
+    _children.cache_clear()
 
 
 class _Children:
