@@ -596,6 +596,26 @@ async def test_secrets_of_the_session_are_hidden_in_what_its_commands_print(mach
     assert SessionId("s") == handle_session(await handle.info())
 
 
+async def test_s10_secret_that_straddles_two_pieces_of_output_is_hidden(machine: Machine) -> None:
+    rt = await machine.open()
+    await (await rt.session("s", agent="a")).ask("hello", timeout=WAITS)
+    core_of(rt).seen_secrets[ref_of(rt.get_session("s")).stream] = ("hunter2-hunter2",)
+    gate = machine.folder / "gate"
+    straddles = "import sys; sys.stdout.write('x' * (16384 - 5) + 'hunter2-hunter2' + 'y' * 100)"
+    slowly = f"printf 'hunter2-'; {when(gate)}; printf 'hunter2 end'"
+    first = await rt.start_command([sys.executable, "-c", straddles], session="s")
+    second = await rt.start_command(slowly, shell=True, session="s")
+    third = await rt.start_command("printf 'a hunter2-hunter2'", shell=True, session="s", keep_bytes=10)
+    await spawned(second)
+    gate.touch()
+    for handle in (first, second, third):
+        await handle.result(WAITS)
+    assert await first.output() == "x" * (16384 - 5) + "[secret]" + "y" * 100
+    assert await second.output() == "[secret] end"
+    assert await third.output() == "a "
+    assert len(await events(third, "output_cut")) == 1
+
+
 def handle_session(record: Json) -> str:
     return record.known.provenance.originator.session_id
 

@@ -9,6 +9,34 @@ FILE_LAWS = "tests/conformance/test_files.py"
 
 MUTANTS = [
     Mutant(
+        "a secret in JSON, in a URL or in base64 is not redacted",
+        "services/secrets.py",
+        "        for form in forms_of(value):\n            if form in text:",
+        "        for form in (value,):\n            if form in text:",
+        "tests/unit/services/test_secrets.py -k 'every_form'",
+    ),
+    Mutant(
+        "a secret that straddles two pieces of output is stored",
+        "services/os_commands.py",
+        "len(text) if complete else redactor.safe_end(text)",
+        "len(text)",
+        "tests/scenarios/test_commands.py -k 's10 and memory'",
+    ),
+    Mutant(
+        "a secret object can be pickled",
+        "services/secrets.py",
+        '        raise TypeError("a Secret cannot be pickled or stored; pass its reference")',
+        "        return (Secret, (self._value,))  # pyright: ignore",
+        "tests/unit/services/test_secrets.py -k 'refused_by_every'",
+    ),
+    Mutant(
+        "a log record shows a secret",
+        "services/secrets.py",
+        "        if not _revealed:\n",
+        "        if True:\n",
+        "tests/unit/services/test_secrets.py -k 'log_records'",
+    ),
+    Mutant(
         "a repeated hour is due twice",
         "services/cron.py",
         "        if due > last:\n",

@@ -34,6 +34,7 @@ from perdure.processes.commands import (
     StartingCommand,
 )
 from perdure.services import command_supervisor as supervisor
+from perdure.services.secrets import Redactor
 from perdure.store.locks import boot_id
 from perdure.store.private import make_folder, own_folder
 
@@ -178,22 +179,26 @@ class RunFolder:
         except OSError:
             return None
 
-    def printed(self, stream: str, offset: int, limit: int, *, all: bool) -> tuple[int, str] | None:
+    def printed(self, stream: str, offset: int, limit: int, redactor: Redactor, *, all: bool) -> tuple[int, str] | None:
         """Return the size and text of the next piece of an output, or None if there is no new piece.
 
-        An incomplete character stays for later, unless the output is complete (`all`). Invalid bytes become U+FFFD.
+        An incomplete character, or what may be the beginning of a secret, stays for later, unless the output is
+        complete (`all`). Invalid bytes become U+FFFD.
         """
         try:
             with (self.path / stream).open("rb") as file:
                 file.seek(offset)
-                data = file.read(min(limit, CHUNK_BYTES))
+                data = file.read(min(limit, max(CHUNK_BYTES, 2 * redactor.longest)))
                 more = bool(file.read(1))
         except OSError:
             return None
         decoder = getincrementaldecoder("utf-8")("replace")
-        text = decoder.decode(data, final=all and not more)
+        complete = all and not more
+        text = decoder.decode(data, final=complete)
         size = len(data) - len(decoder.getstate()[0])
-        return (size, text) if size else None
+        end = len(text) if complete else redactor.safe_end(text)
+        size -= len(text[end:].encode())
+        return (size, redactor.text(text[:end])) if size else None
 
     def has_more(self, stream: str, offset: int) -> bool:
         """Return True if the output continues after the offset."""

@@ -492,13 +492,14 @@ class CommandDriver:
         offset, keep, pieces = self._state.taken.get(stream, 0), self._state.command.keep_bytes, list[ProcessEvent]()
         while stream not in self._state.cut:
             room = keep - offset
-            piece = folder.printed(stream, offset, room, all=all) if room > 0 else None
+            piece = folder.printed(stream, offset, room, self._veil, all=all) if room > 0 else None
             if piece is None:
-                if folder.has_more(stream, offset) and room < MAX_CHARACTER_BYTES:
+                unshown = max(MAX_CHARACTER_BYTES, self._veil.longest)  # a part of a character, or of a secret
+                if room < unshown and folder.has_more(stream, offset + max(0, room)):
                     pieces.append(cut_at(stream, offset))
                 break
             size, text = piece
-            pieces.append(printed(stream, offset, size, self._veil.text(text)))
+            pieces.append(printed(stream, offset, size, text))
             offset += size
         return pieces
 
