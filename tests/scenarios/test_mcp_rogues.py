@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import logging
 import sys
@@ -15,6 +16,7 @@ from perdure import Agent, Runtime, Session
 from perdure.codec import Json
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.tools.mcp import McpServers
+from perdure.tools.mcp import connection as mcp_connection
 from perdure.vocab.messages import ToolResultPart
 from tests.providers.loopback import Answer, Asked, Loopback
 from tests.scenarios.conftest import NewStore, until
@@ -226,6 +228,18 @@ async def test_invalid_http_response_leaves_the_call_in_doubt(new_store: NewStor
     assert told[1] == "fine"
     assert len(set(over_http.keys)) == len(over_http.keys) == 2, "nothing is sent twice"
     assert connected == {"r": True}
+
+
+async def test_t25_compressed_answer_is_limited_in_bytes(new_store: NewStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def bomb(id: int) -> Answer:
+        plain = _answered(id, {"content": [{"type": "text", "text": "A" * 1_000_000}]})
+        return Answer(gzip.compress(plain.body), headers={"content-encoding": "gzip"})
+
+    monkeypatch.setattr(mcp_connection, "MAX_LINE_BYTES", 500_000)
+    told, connected = await called(new_store, OverHttp(bomb, fine), 2)
+    assert told[0]["code"] == "outcome_unknown", "the server has done it"
+    assert told[1] == "fine" or told[1]["code"] == "mcp_not_connected"
+    assert connected in ({"r": True}, {"r": False})
 
 
 async def test_unauthorized_call_fails_without_doubt(new_store: NewStore) -> None:

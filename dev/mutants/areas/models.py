@@ -10,6 +10,20 @@ SHAPES = "tests/providers/test_shapes.py"
 
 MUTANTS = [
     Mutant(
+        "a response is counted before it is decompressed",
+        "services/http_bytes.py",
+        "self._left -= len(piece)",
+        "self._left -= len(arrived) // 100",
+        "tests/unit/services/test_http_bytes.py -k t25",
+    ),
+    Mutant(
+        "a reply that never ends is read to its end",
+        "runtime/calls/reading.py",
+        "if self._shown > MAX_REPLY_BYTES:",
+        "if self._shown < 0:",
+        "tests/providers/test_sizes.py -k t26b",
+    ),
+    Mutant(
         "a key of the environment goes to an address of the file",
         "models/providers/credentials.py",
         "and key and source != FILE and not self._trusts()",

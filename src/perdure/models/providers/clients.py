@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     import httpx2
 
 CONNECT_S = 10
+MAX_RESPONSE_BYTES = 64 * 1024 * 1024
+"""Most bytes of one response of a provider, decompressed."""
 READ_S = 300
 """Read timeout of a provider connection. Stalled streams are detected by the reader."""
 
@@ -33,14 +35,21 @@ def http_client() -> httpx2.AsyncClient:
     import httpx2
 
     from perdure.models.providers.plain_events import make_plain
+    from perdure.services.http_bytes import ENCODINGS
 
     here = _here()
     if here.http is None or here.http.is_closed:
         timeout = httpx2.Timeout(READ_S, connect=CONNECT_S)
-        hooks = {"response": [make_plain]}
+        hooks = {"response": [_bounded, make_plain]}
         limits = httpx2.Limits(max_connections=1000)
-        here.http = httpx2.AsyncClient(timeout=timeout, limits=limits, event_hooks=hooks)
+        here.http = httpx2.AsyncClient(timeout=timeout, limits=limits, event_hooks=hooks, headers=ENCODINGS)
     return here.http
+
+
+async def _bounded(response: httpx2.Response) -> None:
+    from perdure.services.http_bytes import limit_bytes
+
+    limit_bytes(response, MAX_RESPONSE_BYTES)
 
 
 def hold() -> None:

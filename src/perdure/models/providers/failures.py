@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pydantic_ai.exceptions import ModelAPIError
 
 MAX_MESSAGE_CHARS = 1024
+_MAX_CAUSES = 10
 MAX_RETRY_AFTER_MS = 60_000
 """Upper bound of a provider's requested delay; a longer one ends the retries."""
 
@@ -24,6 +25,8 @@ def failure_of(problem: Exception, *, secret: str | None = None, spent: Usage = 
     from pydantic_ai import exceptions as theirs
 
     match problem:
+        case _ if (excess := _excess(problem)) is not None:
+            error = LlmError(kind="too_large", message=excess)
         case theirs.ModelAPIError():
             error = _of_provider(problem)
         case theirs.SuspendedResponseExpired():
@@ -54,6 +57,18 @@ def failure_of(problem: Exception, *, secret: str | None = None, spent: Usage = 
         ),
         spent,
     )
+
+
+def _excess(problem: BaseException) -> str | None:
+    """Return the message of a response above the limit of bytes, which the libraries report as a lost connection."""
+    from perdure.services.http_bytes import ResponseTooLarge
+
+    seen, here = 0, cast("BaseException | None", problem)
+    while here is not None and seen < _MAX_CAUSES:
+        if isinstance(here, ResponseTooLarge):
+            return str(here)
+        seen, here = seen + 1, here.__cause__ or here.__context__
+    return None
 
 
 def of_the_line(problem: Exception) -> bool:

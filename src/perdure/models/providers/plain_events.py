@@ -10,14 +10,17 @@ from collections.abc import AsyncIterator
 
 import httpx2
 
+from perdure.services.http_bytes import ResponseTooLarge
+
 MARK = b"\xef\xbb\xbf"
+MAX_EVENT_BYTES = 16 * 1024 * 1024
+"""Most bytes of one event. It is parsed at once, on the event loop."""
 
 
 async def make_plain(response: httpx2.Response) -> None:
-    """Wrap an event stream in `PlainEvents`; a compressed one is left unchanged."""
+    """Wrap an event stream in `PlainEvents`. It is decompressed by then (`limit_bytes`)."""
     kind = response.headers.get("content-type", "").lower()
-    packed = response.headers.get("content-encoding", "identity").lower() != "identity"
-    if kind.startswith("text/event-stream") and not packed and isinstance(response.stream, httpx2.AsyncByteStream):
+    if kind.startswith("text/event-stream") and isinstance(response.stream, httpx2.AsyncByteStream):
         response.stream = PlainEvents(response.stream)
 
 
@@ -31,13 +34,16 @@ class PlainEvents(httpx2.AsyncByteStream):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         """Yield complete events as soon as they arrive."""
         begun: list[bytes] = []
-        first = True
+        first, size = True, 0
         async for piece in self._given:
+            size += len(piece)
+            if size > MAX_EVENT_BYTES:
+                raise ResponseTooLarge(f"an event of the stream has more than {MAX_EVENT_BYTES} bytes")
             if b"\n" not in piece:
                 begun.append(piece)
                 continue
             *lines, rest = b"".join((*begun, piece)).split(b"\n")
-            begun = [rest]
+            begun, size = [rest], len(rest) + sum(map(len, self._event))
             if first:
                 lines[0], first = lines[0].removeprefix(MARK), False
             if whole := b"".join(event for line in lines for event in self._ended(line.removesuffix(b"\r"))):

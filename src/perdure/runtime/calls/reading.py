@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from perdure.clock import Clock
 from perdure.codec import Json
 from perdure.models.protocol import (
+    MAX_REPLY_BYTES,
     ComesWhole,
     HiddenDelta,
     JobBegun,
@@ -32,6 +33,8 @@ from perdure.vocab.usage import Usage
 
 log = logging.getLogger("perdure.runtime")
 
+MAX_HIDDEN_CHARS = 64 * 1024 * 1024
+"""Most characters of calls and bytes of files in one reply, as they arrive."""
 TICK_S = 12.0
 """Interval of heartbeats while a stream is silent, in seconds."""
 BEAT_S = 5.0
@@ -70,6 +73,7 @@ async def stream_reply(model: Model, request: ModelRequest, hearing: ReplySink, 
         ModelError: the stream had no reply; `stall` if the model was silent for too long.
     """
     events = model.stream(request)
+    size = _Size()
     silence, pulse, halves = _Silence(patience.stall_ms), _Pulse(patience), (_Halves(), _Halves())
     try:
         async with silence:
@@ -77,11 +81,13 @@ async def stream_reply(model: Model, request: ModelRequest, hearing: ReplySink, 
                 match item:
                     case TextPiece(text=text) | ThinkingDelta(text=text):
                         thinking = isinstance(item, ThinkingDelta)
+                        size.shown(len(text))
                         if text := halves[thinking].joined(text):
                             silence.broken()
                             pulse.wrote(len(text))
                             hearing.said(text, thinking)
                     case HiddenDelta(chars=chars):
+                        size.hidden(chars)
                         if chars:
                             silence.broken()
                             pulse.wrote(0)
@@ -102,6 +108,28 @@ async def stream_reply(model: Model, request: ModelRequest, hearing: ReplySink, 
         if isinstance(events, AsyncGenerator):
             await events.aclose()
     raise ModelError(LlmError(kind="stream_cut", message="the stream ended without a reply", retryable=True))
+
+
+class _Size:
+    """The size of a reply as it arrives, to stop a reply that could not be kept."""
+
+    def __init__(self) -> None:
+        self._shown = self._hidden = 0
+
+    def shown(self, chars: int) -> None:
+        self._shown += chars
+        if self._shown > MAX_REPLY_BYTES:
+            raise _too_large(MAX_REPLY_BYTES)
+
+    def hidden(self, chars: int) -> None:
+        self._hidden += chars
+        if self._hidden > MAX_HIDDEN_CHARS:
+            raise _too_large(MAX_HIDDEN_CHARS)
+
+
+def _too_large(limit: int) -> ModelError:
+    message = f"the reply was stopped at more than the limit of {limit} bytes"
+    return ModelError(LlmError(kind="too_large", message=message))
 
 
 class _Halves:

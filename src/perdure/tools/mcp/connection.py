@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from perdure.services.secrets import Redactor
 from perdure.tools.mcp.config import Expanded, ServerConfig
-from perdure.tools.mcp.lines import ENCODING
+from perdure.tools.mcp.lines import ENCODING, MAX_LINE_BYTES
 
 if TYPE_CHECKING:
     import httpx2
@@ -199,7 +200,6 @@ class McpConnection:
             self.redactor.add(secret)
         if config.command:
             import os
-            import sys
 
             from mcp import StdioServerParameters, stdio_client
 
@@ -213,8 +213,10 @@ class McpConnection:
         from mcp.client.streamable_http import streamable_http_client
         from mcp.shared._httpx_utils import create_mcp_http_client
 
-        http = await stack.enter_async_context(create_mcp_http_client(headers=headers or None))
-        http.event_hooks["response"].append(self._on_response)
+        from perdure.services.http_bytes import ENCODINGS
+
+        http = await stack.enter_async_context(create_mcp_http_client(headers={**ENCODINGS, **headers}))
+        http.event_hooks["response"] += [_bounded, self._on_response]
         return streamable_http_client(url, http_client=http)
 
     async def _on_response(self, response: httpx2.Response) -> None:
@@ -296,6 +298,14 @@ async def _watched(transport: Transport, on_end: Callable[[], None]) -> AsyncGen
         relaying.start_soon(relay)
         yield behind, write
         relaying.cancel_scope.cancel()
+
+
+async def _bounded(response: httpx2.Response) -> None:
+    """Limit a response like a line over stdio. The SDK limits each event of a stream."""
+    from perdure.services.http_bytes import limit_bytes
+
+    streams = response.headers.get("content-type", "").lower().startswith("text/event-stream")
+    limit_bytes(response, sys.maxsize if streams else MAX_LINE_BYTES)
 
 
 def _retrieved(future: asyncio.Future[T]) -> None:
