@@ -60,13 +60,18 @@ def address_of(given: str | os.PathLike[str]) -> str:
 
 
 def _no_address(text: str) -> Error:
-    shown = text if "@" not in text else f"{text.partition(':')[0]}:…"  # a password may stand before the @
     return Error(
         Code.STORE_URL_INVALID,
-        f"invalid store URL {shown!r}",
+        f"invalid store URL {_shown(text)!r}",
         because="a store is a path, sqlite:///path, postgresql://user@host/database or memory://",
         hint="sqlite:///app.db is a file in the current directory, sqlite:////var/app.db an absolute path",
     )
+
+
+def _shown(text: str) -> str:
+    """Return a URL without what may hold a password: of another scheme than a file's, only the scheme is known."""
+    scheme = text.partition(":")[0]
+    return text if scheme in ("sqlite", "memory", text) and "@" not in text else f"{scheme}:…"  # threat: T-SEC-07
 
 
 async def schema_of(url: str, clock: Clock) -> SchemaState:
@@ -81,7 +86,7 @@ async def schema_of(url: str, clock: Clock) -> SchemaState:
         from perdure.store.sqlite.migrate import inspect
 
         return inspect(Path(url.removeprefix("sqlite:///")))
-    raise Error(Code.STORE_URL_INVALID, f"{url!r} has no schema", hint="name a file or a database server")
+    raise Error(Code.STORE_URL_INVALID, f"{_shown(url)!r} has no schema", hint="name a file or a database server")
 
 
 def _postgres(url: str, clock: Clock, lease_ms: int) -> PostgresStore:

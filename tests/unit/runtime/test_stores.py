@@ -8,8 +8,9 @@ import pytest
 
 from perdure import Code, Error, Runtime
 from perdure.cli.store_locator import store_url, url_of
+from perdure.runtime.clock import SystemClock
 from perdure.runtime.internals import core_of
-from perdure.runtime.stores import address_of
+from perdure.runtime.stores import address_of, schema_of, store_for
 from perdure.store.sqlite.store import SqliteStore
 
 
@@ -61,3 +62,25 @@ def test_variable_takes_a_path_too(monkeypatch: pytest.MonkeyPatch) -> None:
     store = core_of(Runtime(worker=False)).store
     assert isinstance(store, SqliteStore)
     assert store.path.name == "elsewhere.db"
+
+
+URLS = [
+    "postgresql+asyncpg://u:PWCANARY@127.0.0.1/db",
+    "mysql://127.0.0.1/db?password=PWCANARY",
+    "redis://:PWCANARY@host",
+    "postgresql:u:PWCANARY",
+]
+
+
+@pytest.mark.parametrize("url", URLS)
+def test_s21_password_is_in_no_error_of_an_unknown_scheme(url: str) -> None:
+    with pytest.raises(Error) as caught:
+        store_for(url, SystemClock(), lease_ms=1_000)
+    assert "PWCANARY" not in f"{caught.value} {caught.value.details}"
+
+
+@pytest.mark.parametrize("url", URLS)
+async def test_s21_password_is_in_no_error_about_a_schema(url: str) -> None:
+    with pytest.raises(Error) as caught:
+        await schema_of(url, SystemClock())
+    assert "PWCANARY" not in f"{caught.value} {caught.value.details}"
