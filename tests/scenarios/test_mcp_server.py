@@ -5,18 +5,23 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import MutableMapping
 from pathlib import Path
 
 import msgspec
 import pytest
 from mcp import Client, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared._httpx_utils import create_mcp_http_client
 from mcp_types import CallToolResult
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from perdure import Agent, Runtime, tool
 from perdure.cli.app import run_app
 from perdure.codec import Json
 from perdure.models.scripted import ScriptedModel, call, say
-from perdure.runtime.mcp_server import mcp_server
+from perdure.runtime.mcp_server import TokenGate, mcp_server
 from perdure.tools.mcp import McpServers
 from perdure.vocab.messages import ToolResultPart
 from tests.scenarios.conftest import App
@@ -104,10 +109,15 @@ async def test_restarted_serve_command_returns_the_same_answer(
     serve = ["-m", "perdure", "mcp", "serve", "helper_app:app", "--port", "PORT"]
     answers: list[dict[str, Json]] = []
     for _ in range(2):
-        one = Served(serve, {"PYTHONPATH": str(tmp_path)})
+        one = Served(serve, {"PYTHONPATH": str(tmp_path), "PERDURE_MCP_TOKEN": "t0ken"})
         try:
             await one.ready()
-            async with Client(one.url) as client:
+            async with create_mcp_http_client(headers={}) as stranger:
+                assert (await stranger.post(one.url, json={})).status_code == 401
+            async with (
+                create_mcp_http_client(headers={"authorization": "Bearer t0ken"}) as http,
+                Client(streamable_http_client(one.url, http_client=http)) as client,
+            ):
                 answers.append(answer(await client.call_tool("ask_helper", {"message": "hi", "key": "once"})))
             assert await asyncio.to_thread(run_app, ["mcp", "serve", "nothing:app", "--port", str(one.port)]) == 2
             assert f"cannot bind port {one.port}" in capsys.readouterr().err
@@ -150,3 +160,37 @@ def test_the_command_lists_the_tools_of_servers(tmp_path: Path, capsys: pytest.C
     assert "mcp_shop__drop  once  needs approval\n" in out
     assert "Unreachable: gone." in err
     assert run_app(["mcp", "list", str(tmp_path / "none.json")]) == 2
+
+
+async def test_s22_client_reaches_only_sessions_that_clients_opened(app: App) -> None:
+    rt = await app.open(ScriptedModel(say("hello", exact=True), say("again", exact=True)))
+    await (await rt.session("private", agent="a")).ask("my secret")
+    async with Client(mcp_server(rt)) as client:
+        await client.call_tool("ask_a", {"message": "hi", "session": "own"})
+        for name in ("private", "../private", "default:session:private"):
+            refused = await client.call_tool("session_history", {"session": name})
+            assert "session_unknown" in str(refused.content), name
+        listed = answer(await client.call_tool("list_sessions", {}))
+        assert [one["session"] for one in listed["sessions"]] == ["own"]
+
+
+@pytest.mark.any_store
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [(None, 401), ("Bearer wrong", 401), ("Bearer ", 401), ("Basic t0ken", 401), ("t0ken", 401), ("Bearer t0ken", 200)],
+)
+async def test_s22_http_needs_the_token(header: str | None, status: int) -> None:
+    async def inside(scope: Scope, receive: Receive, send: Send) -> None:
+        await Response("in")(scope, receive, send)
+
+    sent: list[dict[str, object]] = []
+
+    async def receive() -> dict[str, object]:
+        return {"type": "http.request"}
+
+    async def send(message: MutableMapping[str, object]) -> None:
+        sent.append(dict(message))
+
+    headers = [(b"authorization", header.encode())] if header else []
+    await TokenGate(inside, "t0ken")({"type": "http", "headers": headers}, receive, send)
+    assert sent[0]["status"] == status

@@ -3,7 +3,8 @@
 Execution does not live in a request: a disconnected client changes nothing. Needs the extra `mcp`; imported only to
 serve.
 
-Law: a message repeated with the same key is the same input, and returns the result of the same turn.
+Laws: a message repeated with the same key is the same input, and returns the result of the same turn. Clients reach
+only sessions that they opened here: their names have a prefix that clients do not see.
 """
 
 from __future__ import annotations
@@ -11,12 +12,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
+from hmac import compare_digest
 from typing import TypeVar, cast
 
+import uvicorn
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
 from pydantic import JsonValue
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from perdure.errors import Code, Error
 from perdure.ids import TurnId
@@ -24,6 +29,7 @@ from perdure.runtime.internals import ref_of
 from perdure.runtime.runtime import Runtime
 from perdure.runtime.sessions.results import wait_for
 from perdure.runtime.sessions.session import Session
+from perdure.store.shapes import StreamInfo
 from perdure.tools.mcp.calls import KEY
 from perdure.tools.mcp.servers import plain_name
 from perdure.vocab.messages import Text
@@ -32,6 +38,8 @@ WAIT_S = 50.0
 LONGEST_WAIT_S = 600.0
 MOST_MESSAGES = 200
 SESSION = "mcp"
+_OWN = "mcp:"
+"""Prefix of the sessions of this server. A client cannot name a session without it."""
 
 Told = dict[str, JsonValue]
 T = TypeVar("T")
@@ -60,7 +68,7 @@ def _asking(rt: Runtime, agent: str) -> Callable[..., Awaitable[Told]]:
         own = key or str(meta.get(KEY) or "")
 
         async def send() -> Told:
-            found = await rt.session(session, agent=agent)
+            found = await rt.session(_OWN + session, agent=agent)
             sent = await found.send(message, key=own or None)
             return await _ended(found, sent.turn_id, wait)
 
@@ -74,7 +82,7 @@ def _turn_result(rt: Runtime) -> Callable[..., Awaitable[Told]]:
         """Return the answer of a turn, or status `running` if it does not end within `wait` seconds."""
 
         async def look() -> Told:
-            return await _ended(await rt.session(session), TurnId(turn), wait)
+            return await _ended(await rt.session(_OWN + session), TurnId(turn), wait)
 
         return await _plainly(look)
 
@@ -86,7 +94,7 @@ def _session_history(rt: Runtime) -> Callable[..., Awaitable[Told]]:
         """Return the last messages of a session, as text."""
 
         async def read() -> Told:
-            history = await (await rt.session(session)).messages()
+            history = await (await rt.session(_OWN + session)).messages()
             said: list[JsonValue] = [
                 {"role": one.role, "text": "".join(part.text for part in one.parts if isinstance(part, Text))}
                 for one in history[-min(max(1, last), MOST_MESSAGES) :]
@@ -103,9 +111,14 @@ def _list_sessions(rt: Runtime) -> Callable[..., Awaitable[Told]]:
         """List the sessions, the most recently changed first."""
 
         async def read() -> Told:
-            found = await rt.list_sessions(limit=min(max(1, limit), MOST_MESSAGES))
+            found = await _own_sessions(rt, min(max(1, limit), MOST_MESSAGES))
             listed: list[JsonValue] = [
-                {"session": one.name, "agent": one.agent, "title": one.title, "changed": _utc(one.updated_at)}
+                {
+                    "session": one.name.removeprefix(_OWN),
+                    "agent": one.agent,
+                    "title": one.title,
+                    "changed": _utc(one.updated_at),
+                }
                 for one in found
             ]
             return {"sessions": listed}
@@ -115,15 +128,48 @@ def _list_sessions(rt: Runtime) -> Callable[..., Awaitable[Told]]:
     return list_sessions
 
 
+async def _own_sessions(rt: Runtime, limit: int) -> list[StreamInfo]:
+    """Return the sessions of this server, the most recently changed first."""
+    own: list[StreamInfo] = []
+    before = None
+    while len(own) < limit and (page := await rt.list_sessions(limit=MOST_MESSAGES, before=before)):
+        own += [one for one in page if one.name.startswith(_OWN)]  # threat: T-MCP-02
+        before = page[-1].updated_at, page[-1].stream
+    return own[:limit]
+
+
 async def _ended(session: Session, turn: TurnId, wait: float) -> Told:
     """Return the outcome of a turn, or status `running`. A client that stops waiting cancels nothing."""
-    told: Told = {"session": session.id, "turn": turn}
+    told: Told = {"session": session.id.removeprefix(_OWN), "turn": turn}
     try:
         async with asyncio.timeout(min(max(0.0, wait), LONGEST_WAIT_S)):
             ended = await wait_for(ref_of(session), turn)
     except TimeoutError:
         return {**told, "status": "running", "because": (await session.why()).summary}
     return {**told, "status": ended.status, "text": ended.text, **({"reason": ended.reason} if ended.reason else {})}
+
+
+class TokenGate:
+    """ASGI application that passes only requests with the bearer token."""
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app = app
+        self._expected = f"Bearer {token}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request, or answer 401."""
+        if scope["type"] == "http":
+            given = [value for name, value in scope["headers"] if name == b"authorization"]
+            if len(given) != 1 or not compare_digest(given[0], self._expected):  # threat: T-MCP-01
+                response = Response(status_code=401, headers={"www-authenticate": "Bearer"})
+                return await response(scope, receive, send)
+        return await self._app(scope, receive, send)
+
+
+async def serve_http(server: MCPServer, *, port: int, token: str) -> None:
+    """Serve over HTTP on the loopback address, to clients with the token."""
+    app = TokenGate(server.streamable_http_app(), token)
+    await uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="warning")).serve()
 
 
 async def _plainly(do: Callable[[], Awaitable[T]]) -> T:

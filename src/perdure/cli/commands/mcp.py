@@ -8,6 +8,9 @@ from typer import Argument, Option, Typer
 
 from perdure.cli.options import Db, Json
 
+TOKEN = "PERDURE_MCP_TOKEN"
+"""The variable of the token that HTTP clients send. Without it, each start makes one."""
+
 app = Typer(help="Serve agents over MCP and inspect MCP servers.", no_args_is_help=True, rich_markup_mode=None)
 
 
@@ -22,8 +25,9 @@ def serve(
 ) -> None:
     """Serve the agents of TARGET as MCP tools.
 
-    Serves over stdio, or over HTTP with --port, and runs a worker meanwhile. A request with a key is one input, however
-    often the client repeats it. A client that disconnects cancels nothing.
+    Serves over stdio, or over HTTP with --port, and runs a worker meanwhile. HTTP clients send a bearer token: that of
+    PERDURE_MCP_TOKEN, or the one printed at the start. Clients reach only sessions that clients opened here. A request
+    with a key is one input, however often the client repeats it. A client that disconnects cancels nothing.
     """
     from perdure.cli.store_locator import run
 
@@ -31,12 +35,15 @@ def serve(
 
 
 async def _serve(target: str, port: int | None, db: str) -> None:
+    import os
+    import secrets
+
     from perdure.cli.screen import note
     from perdure.cli.store_locator import url_of
     from perdure.cli.targets import runtime_for
 
     try:
-        from perdure.runtime.mcp_server import mcp_server
+        from perdure.runtime.mcp_server import mcp_server, serve_http
     except ImportError as missing:
         from perdure.errors import Code, Error
 
@@ -53,8 +60,11 @@ async def _serve(target: str, port: int | None, db: str) -> None:
         if port is None:
             await server.run_stdio_async()
             return
+        given = os.environ.get(TOKEN, "").strip()
+        token = given or secrets.token_urlsafe(32)
         note(f"Agents at http://127.0.0.1:{port}/mcp: {', '.join(rt.agents)}")
-        await server.run_streamable_http_async(port=port)
+        note(f"Clients send Authorization: Bearer {f'${TOKEN}' if given else token}")
+        await serve_http(server, port=port, token=token)
 
 
 def _check_free(port: int) -> None:
