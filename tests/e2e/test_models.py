@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from perdure import Agent, Runtime
 from tests.e2e.command import perdure
 from tests.providers import spoken
 from tests.providers.loopback import Answer, Asked, Loopback, answer, beside, events
@@ -37,8 +38,20 @@ def test_a_missing_key_is_an_answer(folder: Path) -> None:
     assert ran.err == (
         'error: no API key for provider "openai"\n'
         "  because  OPENAI_API_KEY is not set and perdure.toml has no [providers.openai]\n"
-        "  hint     export OPENAI_API_KEY=…   or stay offline: --model sim:echo\n"
+        "  hint     export OPENAI_API_KEY=…; or stay offline with the model sim:echo\n"
     )
+
+
+async def test_a_turn_that_was_stopped_names_the_next_command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    async with Runtime(folder / "app.db", agents=[Agent("a", model="openai:gpt-5.2")]) as rt:
+        await (await (await rt.session("trip", agent="a")).send("hi")).result(10)
+    why = perdure("why", "trip", "--db", "app.db", cwd=folder)
+    assert "the last turn was stopped: provider_error" in why.out
+    assert "then send the input again, with a new key" in why.out
+    refused = perdure("sessions", "retry", "trip", "--db", "app.db", cwd=folder)
+    assert refused.code == 4
+    assert 'perdure run TARGET "…" --session trip --db app.db' in refused.err
 
 
 @pytest.mark.parametrize(

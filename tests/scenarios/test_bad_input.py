@@ -296,6 +296,13 @@ async def test_a_forked_runtime_is_refused(tmp_path: Path) -> None:
         assert await session.ask("still here?")
 
 
+def test_an_agent_without_a_model_gets_a_hint() -> None:
+    with pytest.raises(Error, match="agent 'a' has no model") as caught:
+        Agent("a")  # pyright: ignore[reportCallIssue] - type checkers notice it too
+    assert caught.value.code is Code.AGENT_INVALID
+    assert 'model="openai:gpt-5.2"' in caught.value.hint
+
+
 @pytest.mark.parametrize(
     ("wrong", "code"),
     [

@@ -140,3 +140,24 @@ async def test_the_sessions_model_stands_between_the_inputs_and_the_agents(new_s
         with pytest.raises(Error) as caught:
             await rt.get_session("never").set_model("sim:echo")
         assert caught.value.code is Code.SESSION_UNKNOWN
+
+
+async def test_a_turn_without_a_key_names_the_remedy(new_store: NewStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error of `ask`, the result and `why` tell the reason and what to do, until another turn finishes."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    async with Runtime(new_store(), agents=[Agent("a", model="openai:gpt-5.2")]) as rt:
+        session = await rt.session("s", agent="a")
+        with pytest.raises(Error) as caught:
+            await session.ask("hi")
+        assert caught.value.code is Code.TURN_FAILED
+        assert 'no API key for provider "openai"' in caught.value.because
+        assert caught.value.hint == "export OPENAI_API_KEY=…; or stay offline with the model sim:echo"
+        why = await session.why()
+        assert why.status == "idle"
+        assert why.summary.startswith("the last turn was stopped: provider_error: auth: no API key for provider")
+        assert why.hint == f"{caught.value.hint}; then send the input again, with a new key"
+        with pytest.raises(Error) as refused:
+            await session.retry()
+        assert (refused.value.code, refused.value.hint) == (Code.TURN_NOT_RETRYABLE, "await session.send(...)")
+        await session.ask("hi", model="sim:echo")
+        assert (await session.why()).summary == "nothing is waiting"

@@ -11,6 +11,9 @@ from perdure.models.providers.names import PROVIDERS
 from perdure.models.providers.provided import ProviderModel, provider_model
 from perdure.models.simulated import EchoModel, TravelModel
 
+# How the models of a provider begin, for a name without its provider.
+FAMILIES = {"gpt-": "openai", "o3": "openai", "o4": "openai", "claude-": "anthropic", "gemini-": "google"}
+
 SIMULATED: Mapping[str, Callable[[], Model]] = {"sim:echo": EchoModel, "sim:travel": TravelModel}
 
 
@@ -31,7 +34,7 @@ def resolve(spec: str | Model) -> Model:
         Code.MODEL_UNKNOWN,
         f"unknown model {spec!r}",
         because=f"the known models are {simulated}, {providers}",
-        hint=_meant(spec) or "stay offline with --model sim:echo, or pass your own Model object",
+        hint=_meant(spec) or "name one of them, or pass your own Model object; sim:echo works offline",
         model=spec,
     )
 
@@ -41,6 +44,8 @@ def _meant(spec: str) -> str:
     word, _, model = spec.partition(":")
     if word in PROVIDERS:
         return f"name the model as the provider does, such as {word}:{model.strip() or 'some-model'}"
+    if family := next((FAMILIES[begins] for begins in FAMILIES if spec.startswith(begins)), None):
+        return f"did you mean {family}:{spec}?"
     known = [*SIMULATED, *(f"{name}:{model}" for name in PROVIDERS if word != "sim")]
     near = get_close_matches(spec, known, n=1)
     return f"did you mean {near[0]}?" if near else ""

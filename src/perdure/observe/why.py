@@ -10,6 +10,7 @@ from perdure.effects.journal import EffectJournal
 from perdure.errors import Code, Error
 from perdure.ids import CallId, EffectId, Seq, SessionId, StreamId, TurnId, stream_names
 from perdure.inbox.items import Input
+from perdure.observe.ends import end_of
 from perdure.observe.pending import PendingItem, answered, items
 from perdure.session.fold import CODE, SessionState, cancel_of, fold_all
 from perdure.store.permits import Permit
@@ -52,6 +53,12 @@ class Explanation:
     hint: str = ""
 
 
+_ON_REQUEST = ("cancelled", "imported")
+"""Reasons of stops that need no remedy."""
+
+_SEND_AGAIN = "send the input again, with a new key"
+
+
 async def explain(
     store: Store, stream: StreamId, *, now: int, places: Mapping[str, Placement] | None = None
 ) -> Explanation:
@@ -77,7 +84,8 @@ async def explain(
         return _paused(info, state, queued, rows, waiting)
     if state.open_turn is None:
         queue = info.queue or (places or {}).get(info.agent, Placement()).queue
-        return _between_turns(info, queued, loaded, await _slots(store, queue) if queued else "")
+        stop = None if queued else await _stop_of_last_turn(store, stream, state)
+        return _between_turns(info, stop, queued, loaded, await _slots(store, queue) if queued else "")
     rows = await store.read(stream, after=Seq(state.turn_seq - 1))
     wanted = _permits_wanted(stream, await store.permits())
     return _within_turn(info, state, rows, queued, wanted, await answered(store, rows))
@@ -141,10 +149,14 @@ def _behind(queued: int) -> str:
     return "; 1 input waits" if queued == 1 else f"; {queued} inputs wait"
 
 
-def _between_turns(info: StreamInfo, queued: int, loaded: Loaded, slots: str) -> Explanation:
+def _between_turns(info: StreamInfo, stop: TurnEnded | None, queued: int, loaded: Loaded, slots: str) -> Explanation:
     if not queued and (failed := dead_lettered_turn(loaded.rows)) is not None:
         hint = "find out what kills its workers, then: session.retry(), or send something else"
         return Explanation("failed", failed.message, failed.turn, owner=info.owner, hint=hint)
+    if stop is not None and stop.reason not in _ON_REQUEST:
+        summary = f"the last turn was stopped: {stop.reason}" + (f": {stop.message}" if stop.message else "")
+        hint = f"{stop.hint}; then {_SEND_AGAIN}" if stop.hint else _SEND_AGAIN
+        return Explanation("idle", summary, stop.turn, owner=info.owner, hint=hint)
     if not queued:
         return Explanation("idle", "nothing is waiting", owner=info.owner, hint="send something")
     oldest = min(row.at for row in loaded.inbox)
@@ -153,6 +165,12 @@ def _between_turns(info: StreamInfo, queued: int, loaded: Loaded, slots: str) ->
     alive = info.owner is not None and info.owner_alive
     hint = "" if alive else f"no worker serves it: start one that has agent {info.agent!r}"
     return Explanation("queued", f"{inputs} waiting for a worker{slots}", None, waiting, queued, info.owner, hint)
+
+
+async def _stop_of_last_turn(store: Store, stream: StreamId, state: SessionState) -> TurnEnded | None:
+    """Return the end of a session's last turn, if that turn was stopped."""
+    found = await end_of(store, stream, state.stopped_turn) if state.stopped_turn else None
+    return found.record if found is not None and isinstance(found.record, TurnEnded) else None
 
 
 def dead_lettered_turn(rows: Sequence[Row]) -> TurnEnded | None:

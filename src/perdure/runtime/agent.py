@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from functools import partial
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
 
@@ -22,6 +22,7 @@ from perdure.runtime.work import check_place
 from perdure.services.files.shapes import InitialFile
 from perdure.services.files.tree import Tree
 from perdure.store.shapes import Placement
+from perdure.tools.context import NOT_GIVEN
 from perdure.tools.durations import to_ms
 from perdure.tools.outputs import Output, OutputProblem, OutputType, output_of, plain, schema_problem_of
 from perdure.tools.toolbox import Toolbox, ToolSource
@@ -86,7 +87,10 @@ class Agent:
     """
 
     name: str
-    model: str | Model | None
+    if TYPE_CHECKING:
+        model: str | Model | None
+    else:  # required; a forgotten model gets an error with a hint instead of a bare TypeError
+        model: str | Model | None = NOT_GIVEN
     instructions: Instructions = ""
     tools: Iterable[ToolSource] = ()
     model_settings: Json = None
@@ -111,6 +115,12 @@ class Agent:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", check_agent_name(self.name))
+        if self.model is NOT_GIVEN:
+            raise Error(
+                Code.AGENT_INVALID,
+                f"agent {self.name!r} has no model",
+                hint='model="openai:gpt-5.2", or offline model="sim:echo"; model=None takes the default of the host',
+            )
         for name in ("max_iterations", "max_calls_per_reply", "max_calls_per_turn"):
             _check_count(name, getattr(self, name))
         _check_tools(self.tools)

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 class TurnResult:
     """The outcome of a turn. `text` is the last reply.
 
-    `reason` and `message` explain a stopped turn; `partial` is set if the reply broke off.
+    `reason` and `message` explain a stopped turn, `hint` names a remedy if one is known; `partial` is set if the reply
+    broke off.
     """
 
     turn_id: TurnId
@@ -51,6 +52,7 @@ class TurnResult:
     message: str = ""
     usage: Usage = field(default_factory=Usage)
     partial: str = ""
+    hint: str = ""
     _has_output: bool = field(default=False, repr=False)
     _output_as: Output | None = field(default=None, repr=False, compare=False)
 
@@ -83,7 +85,7 @@ def turn_result(ended: TurnEnded, answer: LlmCallOutcome | None, output_as: Outp
     valid = answer is not None and answer.output == "valid" and ended.status == "finished"
     partial = answer.reply.partial if answer and answer.reply else ""
     return TurnResult(
-        ended.turn, ended.status, text, ended.reason, ended.message, ended.usage, partial, valid, output_as
+        ended.turn, ended.status, text, ended.reason, ended.message, ended.usage, partial, ended.hint, valid, output_as
     )  # fmt: skip
 
 

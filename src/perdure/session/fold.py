@@ -53,6 +53,7 @@ class SessionState(Value, frozen=True):
     that have not ended. `without_tools` are the agent's tools removed from this session, after `tools_generation`
     changes. `usage` is that of its own turns, `child_usage` that of its sub-agents. `next_agent` receives the open turn
     by handoff, until it takes over. `environment` is what the last program of the model left for the next one.
+    `stopped_turn` is the last ended turn, if it was stopped.
     """
 
     agent: str = ""
@@ -75,6 +76,7 @@ class SessionState(Value, frozen=True):
     child_usage: Usage = Usage()
     environment: Json = None
     model: str = ""
+    stopped_turn: TurnId | None = None
 
 
 def fold(state: SessionState, seq: Seq, record: Record) -> SessionState:
@@ -94,9 +96,10 @@ def fold(state: SessionState, seq: Seq, record: Record) -> SessionState:
         case TurnOpened(turn=turn, from_turn=view_turn, view_seq=view_seq):
             opened = replace(state, seq=seq, turns=state.turns + 1, open_turn=turn)
             return replace(opened, view_turn=view_turn, view_seq=view_seq)
-        case TurnEnded(turn=turn, usage=usage):
+        case TurnEnded(turn=turn, usage=usage, status=status):
             cancels = tuple(request for request in state.cancels if request.turn != turn)
             ended = replace(state, seq=seq, open_turn=None, turn_seq=Seq(0), cancels=cancels)
+            ended = replace(ended, stopped_turn=turn if status == "stopped" else None)
             return replace(ended, usage=state.usage + usage, agent=state.next_agent or state.agent, next_agent="")
         case HandedOver() | TurnAgentChanged():
             return replace(_in_hands(state, record), seq=seq)

@@ -92,7 +92,7 @@ def hollow(record: Record, sha256: str) -> Record | None:
         case CancelRequested() | InputCancelled() | SessionPaused():
             return replace(record, reason="", redacted=sha256)
         case TurnEnded():
-            return replace(record, message="", redacted=sha256)
+            return replace(record, message="", hint="", redacted=sha256)
         case TitleSet():
             return replace(record, title="", redacted=sha256)
         case TagsSet():
@@ -172,7 +172,7 @@ def _reply(reply: Reply | None) -> Reply | None:
 
 
 def _error(error: LlmError | None) -> LlmError | None:
-    return replace(error, message=PLACEHOLDER) if error else None
+    return replace(error, message=PLACEHOLDER, hint="") if error else None
 
 
 def _output(output: ToolOutput) -> ToolOutput:

@@ -113,9 +113,9 @@ def owed(turn: Turn) -> tuple[Owed, ...]:
         case Acting(calls=calls):
             startable = _startable(calls, turn.limits.max_parallel_calls)
             return tuple(_owed_by_call(turn, call, turn.called - len(calls)) for call in startable)
-        case Concluding(status_reason=reason, message=message):
+        case Concluding(status_reason=reason, message=message, hint=hint):
             status = "stopped" if reason else "finished"
-            end = TurnEnded(turn=turn.id, status=status, reason=reason, message=message, usage=turn.usage)
+            end = TurnEnded(turn=turn.id, status=status, reason=reason, message=message, hint=hint, usage=turn.usage)
             return (EndTurn(end),)
         case Ended():
             return ()
@@ -401,7 +401,7 @@ def _on_model_error(turn: Turn, asking: AwaitingReply, error: LlmError) -> Turn:
     waited_ms = asking.waited_ms + backoff.duration_ms
     spent = failures >= turn.limits.model_attempts or waited_ms > turn.limits.recovery_ms
     if not error.retryable or spent:
-        return replace(turn, phase=Concluding("provider_error", f"{error.kind}: {error.message}"))
+        return replace(turn, phase=Concluding("provider_error", f"{error.kind}: {error.message}", error.hint))
     if reached := turn.spent_up:
         return replace(turn, phase=Concluding("limit_reached", reached))
     job = None if error.kind == "job_lost" else asking.job

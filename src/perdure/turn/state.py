@@ -186,6 +186,7 @@ class Concluding(msgspec.Struct, frozen=True, gc=False):
 
     status_reason: StopReason | None = None
     message: str = ""
+    hint: str = ""
 
 
 class Ended(msgspec.Struct, frozen=True, gc=False):

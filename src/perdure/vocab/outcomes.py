@@ -143,10 +143,11 @@ LlmErrorKind = Literal[
 
 
 class LlmError(Value, frozen=True):
-    """The reason a model call gave no reply."""
+    """The reason a model call gave no reply, and a remedy if one is known."""
 
     kind: LlmErrorKind
     message: str
+    hint: str = ""
     retryable: bool = False
     retry_after_ms: int | None = None
     status: int | None = None

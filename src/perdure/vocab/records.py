@@ -332,12 +332,13 @@ StopReason = Literal[
 
 
 class TurnEnded(Value, frozen=True, tag="turn_ended"):
-    """A turn ended: finished with its last reply, or stopped for a reason."""
+    """A turn ended: finished with its last reply, or stopped for a reason, with a remedy if one is known."""
 
     turn: TurnId
     status: Literal["finished", "stopped"]
     reason: StopReason | None = None
     message: str = ""
+    hint: str = ""
     usage: Usage = Usage()
     redacted: str = ""
 

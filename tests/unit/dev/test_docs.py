@@ -42,7 +42,7 @@ PAGES = sorted(
 )
 FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")  # an image too
-OURS = "https://github.com/perdure/perdure/blob/main/"
+OURS = re.compile(r"https://github\.com/perdure/perdure/(?:blob|tree)/main/")
 COMMAND = re.compile(r"^\$ (?:\S*/)?perdure (?P<words>[^|&;#\n]*)", re.MULTILINE)
 SLEEP = re.compile(r"\btime\.sleep\((?:[5-9]|\d\d+)\)")  # invites a kill: not waited for here
 ADR_PARTS = ["Context", "Decision", "Consequences", "What would make us revisit"]
@@ -300,14 +300,21 @@ def test_links_lead_somewhere() -> None:
     failures: list[str] = []
     for page in PAGES:
         for target in LINK.findall(without_code(page)):
-            path, _, anchor = target.removeprefix(OURS).partition("#")
-            folder = ROOT if target.startswith(OURS) else page.parent
+            path, _, anchor = OURS.sub("", target).partition("#")
+            folder = ROOT if OURS.match(target) else page.parent
             file = (folder / path).resolve() if path else page
             if "://" in path:
                 continue
             if not file.exists() or (anchor and anchor not in anchors(file)):
                 failures.append(f"{page.relative_to(ROOT)} links to {target}")
     assert failures == []
+
+
+def test_front_page_has_no_relative_link() -> None:
+    """The page is the description of the wheel, and an index of packages has no other file."""
+    assert [
+        link for link in LINK.findall(without_code(ROOT / "README.md")) if not link.startswith(("https:", "#"))
+    ] == []
 
 
 class Site(TypedDict):

@@ -6,7 +6,7 @@ from perdure.errors import Code, Error
 from perdure.models.protocol import Model
 from perdure.models.providers import building
 from perdure.models.providers.names import PROVIDERS
-from perdure.models.registry import resolve
+from perdure.models.registry import check_ready, resolve
 from perdure.models.scripted import ScriptedModel, say
 from perdure.models.simulated import EchoModel, TravelModel
 
@@ -28,7 +28,9 @@ def test_a_model_of_a_provider_needs_no_key_until_it_is_asked(spec: str) -> None
     assert resolve(spec) is resolve(spec)
 
 
-@pytest.mark.parametrize(("spec", "near"), [("opena:gpt-9", "openai:gpt-9"), ("sim:eco", "sim:echo")])
+@pytest.mark.parametrize(
+    ("spec", "near"), [("opena:gpt-9", "openai:gpt-9"), ("sim:eco", "sim:echo"), ("gpt-5.2", "openai:gpt-5.2")]
+)
 def test_a_name_that_is_nearly_right_is_corrected(spec: str, near: str) -> None:
     with pytest.raises(Error) as caught:
         resolve(spec)
@@ -69,10 +71,22 @@ def test_an_sdk_that_is_not_installed_is_named_with_its_extra(monkeypatch: pytes
     [
         ("openai:", "name the model as the provider does, such as openai:some-model"),
         ("sim:ekho", "did you mean sim:echo?"),
-        ("nobody:m", "stay offline with --model sim:echo, or pass your own Model object"),
+        ("nobody:m", "name one of them, or pass your own Model object; sim:echo works offline"),
     ],
 )
 def test_a_name_that_is_none_gets_a_hint(model: str, hint: str) -> None:
     with pytest.raises(Error) as caught:
         resolve(model)
     assert (caught.value.code, caught.value.hint) == (Code.MODEL_UNKNOWN, hint)
+
+
+async def test_a_missing_package_is_reported_before_a_missing_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(_: str) -> None:
+        raise ModuleNotFoundError("No module named 'openai'", name="openai")
+
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.setattr(building, "import_module", missing)
+    with pytest.raises(Error) as caught:
+        await check_ready(resolve("openai:gpt-5.2"))
+    assert caught.value.code is Code.MODEL_PACKAGE_MISSING
+    assert "--model" not in caught.value.hint

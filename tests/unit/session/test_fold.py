@@ -88,6 +88,14 @@ def test_a_cancel_request_is_kept_until_its_turn_ends() -> None:
     assert cancel_of(state(*log), T2) == cancel(T2)
 
 
+def test_the_end_of_a_stopped_turn_is_known_until_another_turn_finishes() -> None:
+    log: list[Record] = [SessionOpened(agent="a"), admitted(), OPEN]
+    log.append(TurnEnded(turn=T1, status="stopped", reason="refused"))
+    assert state(*log).stopped_turn == T1
+    log += [admitted(turn=T2), opening(T2, 1), TurnEnded(turn=T2, status="finished")]
+    assert state(*log).stopped_turn is None
+
+
 def test_the_version_of_the_fold_is_known() -> None:
     assert CODE == "session-12"
 

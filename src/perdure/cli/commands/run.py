@@ -195,7 +195,7 @@ async def _conclude(rt: Runtime, session: Session, sent: TurnHandle, order: _Run
     if not order.json:
         reason = (result.reason or "stopped").replace("_", " ")
         hint = f"perdure journal show {session.id}{_db_flag(rt, order)}"
-        complain(f"turn stopped: {reason}", because=result.message, hint=hint)
+        complain(f"turn stopped: {reason}", because=result.message, hint=result.hint or hint)
     return OVER_LIMIT if result.reason == "limit_reached" else FAILED
 
 

@@ -337,10 +337,17 @@ async def _retry(name: str, db: str, *, json: bool) -> None:
     from perdure.cli.program import program
     from perdure.cli.screen import emit, note
     from perdure.cli.store_locator import db_flag, find_session, opened
+    from perdure.errors import Code, Error
 
     async with opened(db) as rt:
         session = await find_session(rt, name)
-        sent = await session.retry()
+        try:
+            sent = await session.retry()
+        except Error as problem:
+            if problem.code is not Code.TURN_NOT_RETRYABLE:
+                raise
+            problem.hint = f'perdure run TARGET "…" --session {session.id}{db_flag(db)}'
+            raise
     if json:
         emit(type="sent", v=1, session=session.id, turn=sent.turn_id, input=sent.input_id, duplicate=sent.is_duplicate)
     else:

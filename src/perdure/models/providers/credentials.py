@@ -93,7 +93,7 @@ def key_missing(provider: Provider) -> Error:
         Code.MODEL_KEY_MISSING,
         f'no API key for provider "{provider.family}"',
         because=f"{' or '.join(provider.keys)} is not set and {FILE} has no [providers.{provider.family}]",
-        hint=f"export {provider.keys[0]}=…   or stay offline: --model sim:echo",
+        hint=f"export {provider.keys[0]}=…; or stay offline with the model sim:echo",
         provider=provider.family,
     )
 
@@ -104,7 +104,7 @@ def address_missing(provider: Provider) -> Error:
         Code.MODEL_KEY_MISSING,
         f'no address for provider "{provider.family}"',
         because=f"{provider.base_url_variable} is not set and {FILE} has no [providers.{provider.family}]",
-        hint=f"export {provider.base_url_variable}=http://127.0.0.1:11434/v1   or --base-url",
+        hint=f"export {provider.base_url_variable}=http://127.0.0.1:11434/v1; or, on the command line, --base-url",
         provider=provider.family,
     )
 
@@ -115,6 +115,6 @@ def package_missing(provider: Provider, package: str) -> Error:
         Code.MODEL_PACKAGE_MISSING,
         f'the provider "{provider.name}" needs packages that are not installed',
         because=f"{package} cannot be imported",
-        hint=f"pip install 'perdure[{provider.extra}]'   or stay offline: --model sim:echo",
+        hint=f"pip install 'perdure[{provider.extra}]'; or stay offline with the model sim:echo",
         provider=provider.name,
     )

@@ -88,8 +88,8 @@ class ProviderModel:
         Raises:
             Error: `model_key_missing`, `model_package_missing`.
         """
-        building.check(self.provider, await self._credentials(self.provider))
         await asyncio.to_thread(building.load, self.provider)
+        building.check(self.provider, await self._credentials(self.provider))
 
     async def address(self) -> str | None:
         """Return the configured address of the provider, or None for the provider's own."""
@@ -108,7 +108,7 @@ class ProviderModel:
         except Error as problem:
             message = f"{problem.message}: {problem.because}" if problem.because else problem.message
             kind = "invalid" if problem.code is Code.MODEL_UNKNOWN else "auth"
-            raise ModelError(LlmError(kind=kind, message=message)) from problem
+            raise ModelError(LlmError(kind=kind, message=message, hint=problem.hint)) from problem
         attempt = _Attempt(self.name, theirs, request, self._route(theirs))
         try:
             async for event in attempt.events():
@@ -148,9 +148,9 @@ class ProviderModel:
         return f"{self.provider.wire} {theirs.base_url} {self.model}"
 
     async def _ready(self) -> tuple[TheirModel[Any], str | None]:
+        await asyncio.to_thread(building.load, self.provider)
         credentials = await self._credentials(self.provider)
         building.check(self.provider, credentials)
-        await asyncio.to_thread(building.load, self.provider)
         http = clients.http_client()
         if self._built is None or self._built[0] is not http or self._built[1] != credentials:
             self._built = http, credentials, building.build(self.provider, self.model, credentials, http)

@@ -151,7 +151,7 @@ def unanswered(session: SessionRef, rows: Sequence[Row]) -> InputAdmitted:
         raise Error(
             Code.TURN_NOT_RETRYABLE,
             f"session {session.id!r} has no turn to retry",
-            because="the last turn has not failed",
+            because="the last turn was not dead-lettered; after any other stop the input is sent again, with a new key",
             hint="await session.send(...)",
             session=session.id,
         )

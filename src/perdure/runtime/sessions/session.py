@@ -72,6 +72,7 @@ class Session:
                 Code.TURN_FAILED,
                 f"the turn was stopped: {result.reason}",
                 because=result.message,
+                hint=result.hint,
                 turn=result.turn_id,
                 reason=result.reason,
             )
