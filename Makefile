@@ -8,7 +8,7 @@ ARGS ?=
 PYTEST := $(BIN)/pytest -n 4
 # Tests start hundreds of children that import the same modules: compiled once is half of what they cost.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help venv demo test test-all check format lint types imports words prose chaos bench mutants sizes pins docs docs-serve
+.PHONY: help venv demo test test-all check format lint types imports words prose threats chaos bench mutants sizes pins docs docs-serve
 
 help: ## List the recipes
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
@@ -23,7 +23,8 @@ test: venv ## Run the tests that are not slow, in parallel; some: make test ARGS
 	$(PYTEST) -m "not slow" $(ARGS)
 test-all: venv ## Run all tests, in parallel
 	$(PYTEST) $(ARGS)
-check: lint types imports words prose ## Before every commit: format, lint, types, imports, words, prose, unit and conformance tests
+check: lint types imports words prose ## Before every commit: format, lint, types, imports, words, prose, threats, unit and conformance tests
+	$(BIN)/python -m dev.threats --check
 	$(PYTEST) -m "not slow" $(wildcard tests/unit tests/conformance) $(ARGS)
 format: venv ## Format and fix what can be fixed
 	$(BIN)/ruff check --fix-only --quiet . && $(BIN)/ruff format .
@@ -37,6 +38,8 @@ words: venv ## Look for paths of this machine and registry addresses
 	$(BIN)/python dev/words.py
 prose: venv ## Count what breaks a rule of our English; no count may rise: make prose ARGS=--list
 	$(BIN)/python dev/prose.py $(if $(filter prose,$(MAKECMDGOALS)),$(ARGS))
+threats: venv ## Write THREATS.md from dev/threats/, the guards and the tests
+	$(BIN)/python -m dev.threats $(if $(filter threats,$(MAKECMDGOALS)),$(ARGS))
 chaos: venv ## Kill, freeze and cut a fleet off for a minute: make chaos ARGS="--seed 7 --store sqlite"
 	$(BIN)/python -W ignore::UserWarning -m tests.chaos $(ARGS)
 bench: venv ## Run the benchmarks

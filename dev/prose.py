@@ -27,6 +27,8 @@ PRIVATE = re.compile(
 SUBJECT = re.compile(r"^(?!.{73})[A-Z][a-z]+ .*[^.]$")
 LONG = 25
 LONG_NAME = 12
+IDS = re.compile(r"^((s\d+|d\d+|t [a-z]+ \d\d) )+", re.I)
+"""The ids of findings and threats with which the name of a test begins. They are not words."""
 
 CODE = re.compile(r"(`+)(?:(?!\n\n).)+?\1", re.S)
 LINK = re.compile(r"\]\([^)\s]*\)")
@@ -194,7 +196,7 @@ def broken(kind: Kind, sentence: Sentence) -> Iterator[str]:
     found = {
         "person": PERSON.search(plain),
         "leading": LEADING.search(first),
-        "long": len(plain.split()) > (LONG_NAME if kind.name == "tests" else LONG),
+        "long": len(IDS.sub("", plain).split()) > LONG_NAME if kind.name == "tests" else len(plain.split()) > LONG,
         "negated": NEGATED.search(plain),
         "private": PRIVATE.search(plain),
     }

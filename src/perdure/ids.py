@@ -59,7 +59,7 @@ def without_keys(text: str) -> str:
 
 def join(*parts: str) -> str:
     """Join names into one key. Every part is escaped, so different tuples give different keys."""
-    plain = ":".join(parts)
+    plain = ":".join(parts)  # threat: T-TEN-03
     if "%" not in plain and "/" not in plain and plain.count(":") == len(parts) - 1:
         return plain  # fast path: nothing to escape
     return ":".join([_escape(part) for part in parts])

@@ -26,7 +26,7 @@ async def stopped(answer: Answer, provider: str = "openai-chat") -> ModelError:
 
 
 @pytest.mark.parametrize("provider", ["openai-chat", "openai", "anthropic", "google"])
-async def test_t26_event_without_end_stops_the_reply(monkeypatch: pytest.MonkeyPatch, provider: str) -> None:
+async def test_s14_event_without_end_stops_the_reply(monkeypatch: pytest.MonkeyPatch, provider: str) -> None:
     monkeypatch.setattr(plain_events, "MAX_EVENT_BYTES", 10_000)
     problem = await stopped(Answer(b"data: " + b"A" * 1_000_000, content_type="text/event-stream"), provider)
     assert (problem.error.kind, problem.error.message) == (
@@ -35,20 +35,20 @@ async def test_t26_event_without_end_stops_the_reply(monkeypatch: pytest.MonkeyP
     )
 
 
-async def test_t26_lines_without_an_event_stop_the_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_s14_lines_without_an_event_stop_the_reply(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plain_events, "MAX_EVENT_BYTES", 10_000)
     problem = await stopped(Answer(b"data: A\n" * 10_000, content_type="text/event-stream"))
     assert problem.error.kind == "too_large"
 
 
-async def test_t26_response_above_the_limit_stops_the_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_s14_response_above_the_limit_stops_the_reply(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients, "MAX_RESPONSE_BYTES", 10_000)
     body = gzip.compress(b": ping\n\n" * 10_000)
     problem = await stopped(Answer(body, content_type="text/event-stream", headers={"content-encoding": "gzip"}))
     assert (problem.error.kind, problem.error.message) == ("too_large", "the response has more than 10000 bytes")
 
 
-async def test_t26b_reply_above_the_limit_is_stopped_as_it_arrives() -> None:
+async def test_s24_reply_above_the_limit_is_stopped_as_it_arrives() -> None:
     endless = spoken.stream("openai-chat", *spoken.speech("openai-chat", *["A" * 10_000] * 60))
     async with Loopback([Answer(endless.body, content_type="text/event-stream", hold=True)]).running() as server:
         agent = Agent("a", model=model_at(f"{server.url}/v1", "openai-chat", "gpt-4o"))

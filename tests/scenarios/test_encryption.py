@@ -248,7 +248,7 @@ async def test_text_resembling_ciphertext_stays_text(new_store: NewStore) -> Non
         assert await (await rt.session("s")).ask("again") == f"done with {SECRET}"
 
 
-async def test_s8_keys_of_the_store_are_sealed_by_the_codec(new_store: NewStore) -> None:
+async def test_s8_t_sec_06_keys_of_the_store_are_sealed_by_the_codec(new_store: NewStore) -> None:
     codec = AesGcmCodec({"k1": KEY})
     async with Runtime(new_store(), payload_codec=codec, worker=False) as rt:
         keys = {name: await core_of(rt).secrets.get(name, Tenant("default")) for name in ("promises", "secrets")}

@@ -38,7 +38,7 @@ async def outputs(session: Session) -> list[Json]:
 
 @pytest.mark.parametrize("schema", [BACK_TO_ITSELF, MISSING], ids=["itself", "missing"])
 @pytest.mark.any_store
-async def test_t17_model_learns_that_its_result_schema_is_invalid(new_store: NewStore, schema: Json) -> None:
+async def test_s4_t_tool_03_model_learns_that_its_result_schema_is_invalid(new_store: NewStore, schema: Json) -> None:
     asked = call("spawn_subagent", name="w", task="x", mode="foreground", result_schema=schema)
     child = ScriptedModel(give({"a": "x"}))
     agents = [
@@ -53,7 +53,7 @@ async def test_t17_model_learns_that_its_result_schema_is_invalid(new_store: New
         assert child.requests == []
 
 
-async def test_t16_reply_is_bought_and_recorded_though_its_check_is_stopped(new_store: NewStore) -> None:
+async def test_s4_reply_is_bought_and_recorded_though_its_check_is_stopped(new_store: NewStore) -> None:
     asked = call("spawn_subagent", name="w", task="x", mode="foreground", result_schema=COSTLY)
     child = ScriptedModel(*[give(nested(40))] * 9)
     agents = [
@@ -85,7 +85,7 @@ class CostlyShop(ToolProvider):
         raise ToolError("must not run")
 
 
-async def test_t25b_arguments_that_cannot_be_checked_fail_the_call(new_store: NewStore) -> None:
+async def test_s4_arguments_that_cannot_be_checked_fail_the_call(new_store: NewStore) -> None:
     model = ScriptedModel(call("buy", **nested(40)), say("done", exact=True))
     async with Runtime(new_store(), agents=[Agent("a", model=model, tools=[CostlyShop()])]) as rt:
         session = await rt.session("s", agent="a")

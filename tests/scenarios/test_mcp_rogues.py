@@ -230,7 +230,7 @@ async def test_invalid_http_response_leaves_the_call_in_doubt(new_store: NewStor
     assert connected == {"r": True}
 
 
-async def test_t25_compressed_answer_is_limited_in_bytes(new_store: NewStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_s14_compressed_answer_is_limited_in_bytes(new_store: NewStore, monkeypatch: pytest.MonkeyPatch) -> None:
     def bomb(id: int) -> Answer:
         plain = _answered(id, {"content": [{"type": "text", "text": "A" * 1_000_000}]})
         return Answer(gzip.compress(plain.body), headers={"content-encoding": "gzip"})

@@ -142,7 +142,7 @@ FORGED: tuple[WaitIdentity, ...] = (
 )
 
 
-async def test_s8_bearer_key_never_makes_a_decision_of_a_person(app: App) -> None:
+async def test_s8_t_sec_06_bearer_key_never_makes_a_decision_of_a_person(app: App) -> None:
     paid: list[int] = []
 
     @tool(needs_approval=True)

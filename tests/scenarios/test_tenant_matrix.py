@@ -253,7 +253,7 @@ async def settled(rt: Runtime) -> Aim:
     return Aim(images[0], sent.turn_id, asked.id, source.stream)
 
 
-async def test_s2_no_service_of_a_tool_reaches_another_tenant(new_store: NewStore) -> None:
+async def test_s2_t_ten_01_no_service_reaches_another_tenant(new_store: NewStore) -> None:
     found: list[str] = []
 
     @tool(effect="idempotent")
@@ -274,7 +274,7 @@ async def test_s2_no_service_of_a_tool_reaches_another_tenant(new_store: NewStor
     assert found == []
 
 
-async def test_s2_no_public_call_reaches_another_tenant(new_store: NewStore) -> None:
+async def test_s2_t_ten_01_no_public_call_reaches_another_tenant(new_store: NewStore) -> None:
     async with victim_and_other(new_store) as fixture:
         rt = fixture.other
         subjects = {

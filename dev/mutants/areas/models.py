@@ -14,14 +14,14 @@ MUTANTS = [
         "services/http_bytes.py",
         "self._left -= len(piece)",
         "self._left -= len(arrived) // 100",
-        "tests/unit/services/test_http_bytes.py -k t25",
+        "tests/unit/services/test_http_bytes.py -k s14",
     ),
     Mutant(
         "a reply that never ends is read to its end",
         "runtime/calls/reading.py",
         "if self._shown > MAX_REPLY_BYTES:",
         "if self._shown < 0:",
-        "tests/providers/test_sizes.py -k t26b",
+        "tests/providers/test_sizes.py -k s24",
     ),
     Mutant(
         "a key of the environment goes to an address of the file",

@@ -133,7 +133,7 @@ async def _own_sessions(rt: Runtime, limit: int) -> list[StreamInfo]:
     own: list[StreamInfo] = []
     before = None
     while len(own) < limit and (page := await rt.list_sessions(limit=MOST_MESSAGES, before=before)):
-        own += [one for one in page if one.name.startswith(_OWN)]  # threat: T-MCP-02
+        own += [one for one in page if one.name.startswith(_OWN)]  # threat: S22
         before = page[-1].updated_at, page[-1].stream
     return own[:limit]
 
@@ -160,7 +160,7 @@ class TokenGate:
         """Pass the request, or answer 401."""
         if scope["type"] == "http":
             given = [value for name, value in scope["headers"] if name == b"authorization"]
-            if len(given) != 1 or not compare_digest(given[0], self._expected):  # threat: T-MCP-01
+            if len(given) != 1 or not compare_digest(given[0], self._expected):  # threat: S22
                 response = Response(status_code=401, headers={"www-authenticate": "Bearer"})
                 return await response(scope, receive, send)
         return await self._app(scope, receive, send)

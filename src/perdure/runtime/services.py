@@ -41,7 +41,7 @@ def services_of(
 ) -> Services:
     """Return the services of a session for one body: a turn's calls, or a background run, which has no composition."""
     tenant = stream_names(stream)[0]
-    core = core.of(tenant)
+    core = core.of(tenant)  # threat: S2, T-TEN-01
     sessions, redactor = StoredSessions(core), Redactor(core.seen_secrets, stream)
     tools = composition.tools if composition is not None else None
     return Services(

@@ -153,7 +153,7 @@ class Secrets:
         place = join(tenant, name)
         if place not in self._known:
             found = await self._store.secret(place, os.urandom(KEY_BYTES))
-            if found.startswith(SEALED):
+            if found.startswith(SEALED):  # threat: S8, T-SEC-06
                 raise undecodable("key")
             self._known[place] = found
         return self._known[place]

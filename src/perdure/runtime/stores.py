@@ -71,7 +71,7 @@ def _no_address(text: str) -> Error:
 def _shown(text: str) -> str:
     """Return a URL without what may hold a password: of another scheme than a file's, only the scheme is known."""
     scheme = text.partition(":")[0]
-    return text if scheme in ("sqlite", "memory", text) and "@" not in text else f"{scheme}:…"  # threat: T-SEC-07
+    return text if scheme in ("sqlite", "memory", text) and "@" not in text else f"{scheme}:…"  # threat: S21
 
 
 async def schema_of(url: str, clock: Clock) -> SchemaState:

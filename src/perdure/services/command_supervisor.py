@@ -95,7 +95,7 @@ def main(folder: str) -> int:
 
 def supervise(folder: str, command: Callable[[list[int]], None], tell: int, keep: int) -> None:
     """Start the command, copy its output, wait for its end, and record the exit."""
-    adopt_orphans()
+    adopt_orphans()  # threat: S18
     may_begin, let_begin = os.pipe()
     problem, report = os.pipe()
     pipes = [os.pipe() for _ in OUTPUTS]

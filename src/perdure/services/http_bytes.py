@@ -47,7 +47,7 @@ class _Counted(httpx2.AsyncByteStream):
         async for arrived in self._given:
             for piece in self._unpacked(arrived):
                 self._left -= len(piece)
-                if self._left < 0:
+                if self._left < 0:  # threat: S14
                     raise ResponseTooLarge(f"the response has more than {self._most} bytes")
                 yield piece
 

@@ -70,7 +70,7 @@ class Secret:
         return self
 
     def __reduce_ex__(self, _protocol: object) -> NoReturn:
-        raise TypeError("a Secret cannot be pickled or stored; pass its reference")
+        raise TypeError("a Secret cannot be pickled or stored; pass its reference")  # threat: S10, T-SEC-02
 
 
 class SecretStore(Protocol):
@@ -212,7 +212,7 @@ class SecretFilter(logging.Filter):
         return True
 
 
-LOGGERS = ("codemode", "mcp", "models", "runtime", "store", "tools")
+LOGGERS = ("codemode", "mcp", "models", "runtime", "services", "store", "tools")
 """The loggers of Perdure. A filter of a logger does not apply to the loggers below it."""
 
 for _name in ("perdure", *(f"perdure.{part}" for part in LOGGERS), "asyncio"):

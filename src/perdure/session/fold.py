@@ -168,7 +168,7 @@ def _with_grant(grants: tuple[ApprovalGranted, ...], made: ApprovalGranted) -> t
 
 def grant_for(state: SessionState, agent: str, contract: ToolContract) -> ApprovalGranted | None:
     """Return the grant that covers calls of a tool with this contract by this agent, or None."""
-    known = next((one for one in state.grants if (one.agent, one.tool) == (agent, contract.name)), None)
+    known = next((one for one in state.grants if (one.agent, one.tool) == (agent, contract.name)), None)  # threat: S11
     return known if known is not None and known.contract == contract.digest else None
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from perdure.errors import Code, Error
 from perdure.store.shapes import Diagnosis
 
-FILE_MODE = 0o600
+FILE_MODE = 0o600  # threat: S7, T-SEC-03
 FOLDER_MODE = 0o700
 _OTHERS = 0o077
 _OTHERS_WRITE = 0o022

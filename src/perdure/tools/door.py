@@ -122,12 +122,12 @@ def admit_begun_run(prepared: Prepared, admission: RunAdmission) -> AdmittedCall
 def _refusal(prepared: Prepared, composition: Composition, consent: Consent) -> FailureDetail | None:
     """Return why a call may not run, or None."""
     name = prepared.contract.name
-    if composition.tool(name) != prepared.contract:
+    if composition.tool(name) != prepared.contract:  # threat: S1, T-TOOL-02
         return _invalid("tool_unavailable", f"{name} is not a tool of this turn; it was not run")
     if prepared.contract.client_side:
         return _invalid("pending_tool_not_supported_here", f"{name} is run by the client; it was not run here")
     declined = consent == "predicate_declined" and not prepared.always_asks
-    if prepared.may_need_leave and consent not in ("given", "begun_before") and not declined:
+    if prepared.may_need_leave and consent not in ("given", "begun_before") and not declined:  # threat: S1, T-TOOL-01
         message = f"{name} needs a person's approval, which was not requested; it was not run"
         return _invalid("approval_required", message)
     return None
@@ -138,5 +138,5 @@ def _invalid(code: str, message: str) -> FailureDetail:
 
 
 def _check(key: object) -> None:
-    if key is not _KEY:
+    if key is not _KEY:  # threat: S1, T-TOOL-01
         raise TypeError("only the door admits a call: perdure.tools.door")

@@ -143,9 +143,9 @@ def _startable(calls: tuple[Call, ...], cap: int) -> tuple[Call, ...]:
 
 def _excess(limits: Limits, index: int, before: int) -> FailureDetail | None:
     """Return the refusal of a call above a limit, or None. `before` counts the calls of earlier replies."""
-    if index >= limits.calls_per_reply:  # threat: T-BND-01
+    if index >= limits.calls_per_reply:  # threat: S16
         message = f"A reply may make at most {limits.calls_per_reply} calls. This one was not run: ask again"
-    elif before + index >= limits.calls_per_turn:  # threat: T-BND-02
+    elif before + index >= limits.calls_per_turn:  # threat: S16
         message = f"A turn may make at most {limits.calls_per_turn} calls. This one was not run: give your answer"
     else:
         return None

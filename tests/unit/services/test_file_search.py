@@ -22,7 +22,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("pattern", HOSTILE)
-async def test_t12_pattern_exceeds_the_budget_as_an_error(pattern: str) -> None:
+async def test_s3_t_tool_03_pattern_exceeds_the_budget_as_an_error(pattern: str) -> None:
     check_pattern(pattern)
     with pytest.raises(Error) as caught:
         await search(pattern, [(f"/{n}.txt", LETTERS) for n in range(10)])
@@ -30,7 +30,7 @@ async def test_t12_pattern_exceeds_the_budget_as_an_error(pattern: str) -> None:
     assert caught.value.because == "more than 0.5 s of CPU time"
 
 
-async def test_t12_search_after_a_stopped_one_finds_lines() -> None:
+async def test_s3_t_tool_03_search_after_a_stopped_one_finds_lines() -> None:
     with pytest.raises(Error):
         await search(HOSTILE[0], [("/a.txt", LETTERS * 10)])
     texts = [("/a.txt", "one\r\ntwo\n"), ("/b.txt", "none\nTwo\n\u5b57two")]

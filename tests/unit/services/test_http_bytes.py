@@ -35,7 +35,7 @@ def response(data: bytes, encoding: str | None) -> tuple[httpx2.Response, Body]:
     ("encoding", "data"),
     [(None, TEXT), ("gzip", gzip.compress(TEXT)), ("deflate", zlib.compress(TEXT)), ("identity", TEXT)],
 )
-async def test_t25_response_is_read_up_to_its_limit(encoding: str | None, data: bytes) -> None:
+async def test_s14_response_is_read_up_to_its_limit(encoding: str | None, data: bytes) -> None:
     whole, _ = response(data, encoding)
     limit_bytes(whole, len(TEXT))
     assert await whole.aread() == TEXT
@@ -45,7 +45,7 @@ async def test_t25_response_is_read_up_to_its_limit(encoding: str | None, data: 
         await long.aread()
 
 
-async def test_t25_compressed_response_is_not_read_beyond_its_limit() -> None:
+async def test_s14_compressed_response_is_not_read_beyond_its_limit() -> None:
     bomb, body = response(gzip.compress(b"A" * 50_000_000, 1), "gzip")
     limit_bytes(bomb, 1_000_000)
     with pytest.raises(ResponseTooLarge):

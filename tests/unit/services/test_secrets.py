@@ -99,7 +99,7 @@ def forms(value: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("form", forms(VALUE))
-def test_s10_value_is_hidden_in_every_form(form: str) -> None:
+def test_s10_t_sec_02_value_is_hidden_in_every_form(form: str) -> None:
     text = forms(VALUE)[form]
     shown = redactor(VALUE).text(f"see {text} there")
     assert "[secret]" in shown
@@ -115,7 +115,7 @@ def test_s10_number_that_became_a_float_is_hidden() -> None:
     ("value", "text"),
     [("abc", "an abc of it"), ("word", "no secret here"), ("1", "11 of 111"), ("password", "pass the word")],
 )
-def test_short_values_do_not_hide_ordinary_text(value: str, text: str) -> None:
+def test_s10_t_sec_02_short_values_do_not_hide_ordinary_text(value: str, text: str) -> None:
     assert redactor(value).text(text) == text
 
 

@@ -36,7 +36,7 @@ def modes(folder: Path) -> dict[str, int]:
 
 
 @pytest.mark.usefixtures("umask")
-async def test_s7_every_file_and_folder_of_a_store_is_private(tmp_path: Path) -> None:
+async def test_s7_t_sec_03_every_file_and_folder_of_a_store_is_private(tmp_path: Path) -> None:
     agent = Agent("a", model=ScriptedModel(say("y" * 9000)))
     async with Runtime(f"sqlite:///{tmp_path}/new/deep/app.db", agents=[agent]) as rt:
         session = await rt.session("s", agent="a")
@@ -67,7 +67,7 @@ def test_s7_exports_and_the_ledger_of_the_demo_are_private(tmp_path: Path) -> No
     assert modes(tmp_path) == {"export": 0o600, "ledger": 0o600}
 
 
-async def test_s7_doctor_warns_about_a_file_that_others_can_read(tmp_path: Path) -> None:
+async def test_s7_t_sec_03_doctor_warns_about_a_readable_file(tmp_path: Path) -> None:
     store = await opened(tmp_path / "s.db", ANN)
     claim = await owned(store, "one", ANN)
     await store.append(plan(claim, ANN, 1, entry("x")))
@@ -100,7 +100,7 @@ def test_s7_folder_of_locks_is_created_private(tmp_path: Path) -> None:
     assert modes(tmp_path) == {"perdure-1": 0o700}
 
 
-def test_s7_folder_that_others_can_write_is_refused(tmp_path: Path) -> None:
+def test_s7_t_sec_03_folder_that_others_can_write_is_refused(tmp_path: Path) -> None:
     (tmp_path / "perdure-1").mkdir()
     (tmp_path / "perdure-1").chmod(0o777)
     with pytest.raises(Error) as caught:
@@ -109,7 +109,7 @@ def test_s7_folder_that_others_can_write_is_refused(tmp_path: Path) -> None:
     assert "0777" in (caught.value.because or "")
 
 
-def test_s7_link_in_place_of_a_folder_is_refused(tmp_path: Path) -> None:
+def test_s7_t_sec_03_link_in_place_of_a_folder_is_refused(tmp_path: Path) -> None:
     make_folder(tmp_path / "mine")
     (tmp_path / "perdure-1").symlink_to(tmp_path / "mine")
     with pytest.raises(Error) as caught:
@@ -118,7 +118,7 @@ def test_s7_link_in_place_of_a_folder_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can give a folder away")
-def test_s7_folder_of_another_user_is_refused(tmp_path: Path) -> None:
+def test_s7_t_sec_03_folder_of_another_user_is_refused(tmp_path: Path) -> None:
     (tmp_path / "perdure-1").mkdir(0o700)
     os.chown(tmp_path / "perdure-1", 65534, 65534)
     with pytest.raises(Error) as caught:

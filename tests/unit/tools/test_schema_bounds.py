@@ -60,7 +60,7 @@ REFUSED: dict[str, tuple[Json, str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-async def test_t15_unbounded_schema_is_refused_when_it_is_accepted(name: str) -> None:
+async def test_s4_t_tool_03_unbounded_schema_is_refused_when_it_is_accepted(name: str) -> None:
     schema, reason = REFUSED[name]
     assert reason in (problem_of(schema) or "")
     assert reason in (await foreign_problem(schema, arguments=True) or "")
@@ -85,12 +85,12 @@ async def test_t15_unbounded_schema_is_refused_when_it_is_accepted(name: str) ->
         doubling(7),
     ],
 )
-async def test_t15_bounded_schema_is_accepted(schema: Json) -> None:
+async def test_s4_t_tool_03_bounded_schema_is_accepted(schema: Json) -> None:
     assert problem_of(schema) is None
     assert await foreign_problem(schema, arguments=True) is None
 
 
-def test_t15_expansion_counts_references() -> None:
+def test_s4_t_tool_03_expansion_counts_references() -> None:
     assert shape_problem(doubling(7)) is None
     assert "subschemas" in (shape_problem(doubling(8)) or "")
 
@@ -98,13 +98,13 @@ def test_t15_expansion_counts_references() -> None:
 @pytest.mark.parametrize(
     "schema", [doubling(32), {"$ref": "#"}, {"$ref": "#/$defs/Missing"}, {"$ref": "http://localhost:1"}]
 )
-async def test_t37_check_with_a_stored_schema_ends_as_a_mismatch(schema: Json) -> None:
+async def test_s4_t_tool_03_check_with_a_stored_schema_ends_as_a_mismatch(schema: Json) -> None:
     """A schema that was accepted before it was bounded may be in a store."""
     (told,) = await mismatches(schema, {})
     assert "cannot be checked" in told
 
 
-async def test_t37_check_exceeds_its_budget_as_a_failure_of_the_call() -> None:
+async def test_s4_t_tool_03_check_exceeds_its_budget_as_a_failure_of_the_call() -> None:
     assert await foreign_problem(unbounded_by_shape()) is None
     check = checked_here(unbounded_by_shape(), nested(40))
     assert isinstance(check, SchemaCheck)
@@ -114,7 +114,7 @@ async def test_t37_check_exceeds_its_budget_as_a_failure_of_the_call() -> None:
     assert "0.5 s of CPU time" in failure.message
 
 
-async def test_t16_check_of_an_answer_exceeds_its_budget_as_an_output_problem() -> None:
+async def test_s4_check_of_an_answer_exceeds_its_budget_as_an_output_problem() -> None:
     text = str(nested(40)).replace("'", '"')
     problem = await schema_problem_of({"name": "result", "schema": unbounded_by_shape()}, text)
     assert problem is not None

@@ -50,7 +50,7 @@ def configuration(file: Path | None = None) -> Configuration:
 def _read_once(file: Path) -> Configuration:
     try:
         with file.open("rb") as opened:
-            if os.name == "posix" and stat.S_IMODE(os.fstat(opened.fileno()).st_mode) & 0o022:  # threat: T-CFG-02
+            if os.name == "posix" and stat.S_IMODE(os.fstat(opened.fileno()).st_mode) & 0o022:  # threat: S6
                 return _refused(file)
             found = tomllib.loads(opened.read().decode())
     except FileNotFoundError:

@@ -37,7 +37,7 @@ class LocalCredentials:
         source, key = self._key(provider, section)
         base_url = self._said(provider.base_url_variable)
         if not base_url and (base_url := self._address(section)) and key and source != FILE and not self._trusts():
-            raise _untrusted(provider, source)  # threat: T-CFG-01
+            raise _untrusted(provider, source)  # threat: S6
         return ProviderCredentials(Secret(key) if key else None, base_url or None)
 
     def key_from(self, provider: Provider) -> str | None:

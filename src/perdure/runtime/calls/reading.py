@@ -118,7 +118,7 @@ class _Size:
 
     def shown(self, chars: int) -> None:
         self._shown += chars
-        if self._shown > MAX_REPLY_BYTES:
+        if self._shown > MAX_REPLY_BYTES:  # threat: S24
             raise _too_large(MAX_REPLY_BYTES)
 
     def hidden(self, chars: int) -> None:

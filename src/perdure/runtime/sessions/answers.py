@@ -246,7 +246,7 @@ async def _exists(store: Store, scope: TurnScope | ProcessScope) -> bool:
 async def _checked(rt: RuntimeCore, key: object) -> tuple[EventKey, TurnScope | ProcessScope]:
     """Return a valid key and its scope. A deleted and re-created session has other turns, so old keys stay invalid."""
     asked = EventKey.parse(key) if isinstance(key, str) else key
-    if not isinstance(asked, EventKey) or not isinstance(asked.wait, BEARER):
+    if not isinstance(asked, EventKey) or not isinstance(asked.wait, BEARER):  # threat: S8, T-SEC-06
         raise unknown_key()
     check_key(await rt.secrets.get(SECRET, rt.tenant), asked)
     scope = scope_of(asked.scope)

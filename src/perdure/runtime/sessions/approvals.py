@@ -193,7 +193,7 @@ class Approvals:
         state, asked = None, None
         for state in await _asked_as(self._host, check_text(id, where="the id")):
             asked = await _question(self._host, state)
-        if state is None or asked is None or asked[0].id != id:  # threat: T-APR-01
+        if state is None or asked is None or asked[0].id != id:  # threat: S17
             raise _unknown(id)
         if kind is not None and asked[0].kind != kind:
             what = "decides a call in doubt" if kind == "approval" else "allows a call"

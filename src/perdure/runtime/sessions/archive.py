@@ -234,7 +234,7 @@ OF_SESSION: frozenset[type[Record]] = frozenset(
 
 def _check_record(record: Record) -> None:
     """Check a record by the same rules as a live one."""
-    if type(record) not in OF_SESSION:
+    if type(record) not in OF_SESSION:  # threat: S5
         raise Error(Code.INVALID_ARGUMENT, f"a session has no record {kind_of(record)}")
     match record:
         case SessionOpened(agent=agent) | SessionImported(agent=agent) | TurnAgentChanged(agent=agent):
@@ -270,7 +270,7 @@ def _check_effect(effect: EffectId) -> None:
     """Check that this version could have given the effect this id."""
     ref = parse_ref(effect)
     numbers = (ref.iteration, ref.index, ref.attempt) if isinstance(ref, EffectRef) else (ref.iteration, ref.index)
-    if ref.id != effect or not all(0 <= (n or 0) <= MAX_RECORDS for n in numbers):
+    if ref.id != effect or not all(0 <= (n or 0) <= MAX_RECORDS for n in numbers):  # threat: S23
         raise Error(Code.INVALID_ARGUMENT, f"{effect!r} is not the id of an effect of a turn")
 
 

@@ -120,7 +120,7 @@ def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=1.0, isolation_level=None, check_same_thread=False)
     try:
         connection.executescript("PRAGMA trusted_schema = OFF; PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF;")
-        connection.executescript("PRAGMA secure_delete = ON;" + ("" if may_checkpoint() else _NEVER))
+        connection.executescript("PRAGMA secure_delete = ON;" + ("" if may_checkpoint() else _NEVER))  # threat: S19
         connection.executescript(_SCHEMA)
     except BaseException:
         connection.close()

@@ -40,7 +40,7 @@ def is_fixed(version: tuple[int, int, int] = sqlite3.sqlite_version_info) -> boo
 
 def may_checkpoint() -> bool:
     """Return whether a checkpoint is safe. If not, only the last connection to close moves the write-ahead log."""
-    return fcntl is not None or is_fixed()
+    return fcntl is not None or is_fixed()  # threat: S15
 
 
 def diagnose() -> Diagnosis:
