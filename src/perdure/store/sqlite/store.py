@@ -45,7 +45,7 @@ from perdure.store.sqlite import admissions, appends, changes, claims, promises,
 from perdure.store.sqlite.failures import failure
 from perdure.store.sqlite.leases import SqliteLeases, SqliteWorkerRow
 from perdure.store.sqlite.live import SqliteChannel
-from perdure.store.sqlite.migrate import Synchronous, connect, empty_wal, prepare
+from perdure.store.sqlite.migrate import Synchronous, connect, empty_wal, inspect, prepare
 from perdure.store.sqlite.readers import Readers
 from perdure.store.sqlite.tx import Statements, Tx
 from perdure.store.sqlite.writer import Writer
@@ -120,6 +120,8 @@ class SqliteStore:
                 hint="check the path and its permissions",
                 path=str(self.path),
             ) from problem
+        if self.path.is_file() and self.path.stat().st_size:
+            inspect(self.path, self._release)  # refuses a foreign file before any file appears beside it
         try:
             return Writer(self.path, self._connect, clock=self._clock, leases=self._leases, counters=self.counters)
         except sqlite3.Error as problem:
