@@ -61,9 +61,9 @@ MUTANTS = [
     ),
     Mutant(
         "an import brings grants with it",
-        "runtime/sessions/archive.py",
-        "held = dict.fromkeys(made.grant for made in state.grants)",
-        "held = ()",
+        "session/fold.py",
+        'model="", grants=(), cancels=()',
+        'model="", cancels=()',
         f"{APPROVALS} -k 'imported_session_has_no_grants and memory'",
     ),
     Mutant(

@@ -309,11 +309,9 @@ def _owned(row: Row, agent: str) -> Row:
 
 
 def _closing(rows: list[Row]) -> list[Record]:
-    """Return the records that stop an unfinished turn, lift a pause and revoke the session-wide approvals."""
+    """Return the records that lift a pause and stop an unfinished turn."""
     state = fold_all(None, rows)
     undone: list[Record] = [SessionResumed(origin="import")] if state.paused else []
-    held = dict.fromkeys(made.grant for made in state.grants)
-    undone += [GrantRevoked(grant=grant, by="import", via="import") for grant in held]
     if state.open_turn is None:
         return undone
     records = [row.record for row in rows if row.seq >= state.turn_seq]
