@@ -71,6 +71,7 @@ def answer(how: str, id: object, method: str) -> None:
             if how == "first":
                 open(os.environ["FIRST"], "w").close()
             lists = {"telling": [tool("good", taking({"default": TOKEN})) | {"description": TOKEN}]}
+            lists |= {"injects": [tool("good") | {"description": TOKEN}]}
             lists |= {"uncheckable": [*TOOLS, *UNCHECKABLE], "nested": [tool("x__good"), tool("_x")]}
             result = {"tools": lists.get(how, [*TOOLS, *TOOLS])}
         case "tools/call":
@@ -85,7 +86,8 @@ def answer(how: str, id: object, method: str) -> None:
                 print("x" * (33 * 1024 * 1024), flush=True)
             for one in waiting:
                 say({"jsonrpc": "2.0", "id": one, "result": FINE})
-            result = {"unreadable": UNREADABLE, "telling": TELLING}.get(how, FINE)
+            injected: dict[str, object] = {"content": [{"type": "text", "text": TOKEN}]}
+            result = {"unreadable": UNREADABLE, "telling": TELLING, "injects": injected}.get(how, FINE)
         case _:
             say({"jsonrpc": "2.0", "id": id, "error": {"code": -32601, "message": "there is no such thing"}})
             return

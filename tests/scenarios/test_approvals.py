@@ -789,5 +789,5 @@ async def test_a_registry_does_not_run_what_a_person_must_allow(app: App) -> Non
     session = await rt.session("s", agent="a")
     await session.ask("go")
     [output] = outputs(await session.messages())
-    assert output == "The tool refund needs approval, which a direct call cannot request"
+    assert output == "refund needs a person's approval, which was not requested; it was not run"
     assert paid == []

@@ -115,7 +115,7 @@ MUTANTS = [
         f"{CLIENTS} -k 'never_run and memory'",
         also=Mutant(
             "and is executed",
-            "tools/execute.py",
+            "tools/door.py",
             "if prepared.contract.client_side:",
             "if False:",
             "",

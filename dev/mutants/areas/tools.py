@@ -8,6 +8,7 @@ SURFACE = "tests/scenarios/test_tool_surface.py"
 BODIES = "tests/scenarios/test_bodies.py"
 APPROVALS = "tests/scenarios/test_approvals.py"
 DOOR = "tests/scenarios/test_door.py"
+ONE_DOOR = "tests/scenarios/test_one_door.py"
 INTERRUPT = "tests/scenarios/test_interrupting.py"
 SECRETS = "tests/scenarios/test_secrets.py"
 CODE = "tests/scenarios/test_code_mode.py"
@@ -25,6 +26,34 @@ MUTANTS = [
         "        leave = await self._leave(child, body)\n        return _answered(call, await self._start_run",
         '        leave = Leave(child.call, "begun_before")\n        return _answered(call, await self._start_run',
         f"{DOOR} -k 'before_its_task_exists and memory'",
+    ),
+    Mutant(
+        "a body is entered without the door",
+        "tools/execute.py",
+        "return admitted.enter(ctx)",
+        "return prepared.tool.invoke(ctx, prepared.arguments)",
+        "tests/unit/tools/test_door.py -k only_the_door_enters",
+    ),
+    Mutant(
+        "the door admits a call that needed an approval",
+        "tools/door.py",
+        "if prepared.may_need_leave and consent not in",
+        "if False and consent not in",
+        f"{ONE_DOOR} -k 'without_a_record and memory'",
+    ),
+    Mutant(
+        "the door admits a tool of another composition",
+        "tools/door.py",
+        "if not _is_visible(prepared.contract, composition):",
+        "if False:",
+        "tests/unit/tools/test_door.py -k t_tool_02",
+    ),
+    Mutant(
+        "a background run skips the check of its arguments in a child process",
+        "tools/toolbox.py",
+        "return await self.unchecked.refusal() or replace(self, unchecked=None)",
+        "return replace(self, unchecked=None)",
+        f"{ONE_DOOR} -k 's1 and memory'",
     ),
     Mutant(
         "a tool creates the task of a background run",

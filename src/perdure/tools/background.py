@@ -286,7 +286,7 @@ def monitor_description(asked_tool: str, args: Json, title: str, signal: bool) -
 async def _scheduled(ctx: ToolContext[object], asked: _SpawnArguments, schedule: ScheduleRequest) -> dict[str, Json]:
     if ctx.services.schedule_store is None:
         raise _Refused("Schedule store not available in this context. Scheduled monitors require session schedules.")
-    refusal = _door(ctx).refusal(ChildCall(asked.tool, asked.args))
+    refusal = await _door(ctx).refusal(ChildCall(asked.tool, asked.args))
     if refusal is not None:
         raise ToolError(refusal.message, code=refusal.code)
     made = await ctx.schedules.create_schedule(

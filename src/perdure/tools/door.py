@@ -1,7 +1,8 @@
 """The door to tool bodies: the only module that admits a call, and the only one that enters a body.
 
-Law: before a body runs, one function has seen that the call is visible, that its arguments match the schema, that its
-approval policy was applied, and that its intent is recorded. Every caller of a tool passes it.
+Law: before a body runs, one function has seen that the call is visible, that its arguments match the schema, and that
+its approval policy was applied. Every caller of a tool passes it: the model, tools, programs, background runs, and
+direct calls of a registry. The intent of an admitted call is recorded before `enter`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from perdure.services.background import BackgroundEventSink, BackgroundOutcome
 from perdure.tools.context import ToolContext
 from perdure.tools.decorator import Tool
 from perdure.tools.objects import SomeTool
+from perdure.tools.read_result import read_result
 from perdure.tools.toolbox import Prepared
 from perdure.vocab.outcomes import FailureDetail
 from perdure.vocab.tools import Composition, ToolContract
@@ -104,6 +106,16 @@ class AdmittedRun:
         _check(self.key)
 
 
+def admit(prepared: Prepared, composition: Composition, consent: Consent) -> AdmittedCall | FailureDetail:
+    """Admit one attempt of a call that a turn makes, or return why it may not run."""
+    return _refusal(prepared, composition, consent) or AdmittedCall(_KEY, prepared)
+
+
+def admit_direct(prepared: Prepared) -> AdmittedCall | FailureDetail:
+    """Admit a direct call of the application, which belongs to no turn and can request no approval."""
+    return admit(prepared, Composition(agent="", model="", tools=(prepared.contract,)), "not_needed")
+
+
 def admit_run(prepared: Prepared, composition: Composition, consent: Consent) -> AdmittedRun | FailureDetail:
     """Admit a background run that a turn starts. Before its body runs, `admit_begun_run` checks it again."""
     if refusal := _refusal(prepared, composition, consent):
@@ -122,15 +134,23 @@ def admit_begun_run(prepared: Prepared, admission: RunAdmission) -> AdmittedCall
 def _refusal(prepared: Prepared, composition: Composition, consent: Consent) -> FailureDetail | None:
     """Return why a call may not run, or None."""
     name = prepared.contract.name
-    if composition.tool(name) != prepared.contract:  # threat: S1, T-TOOL-02
+    if not _is_visible(prepared.contract, composition):  # threat: S1, T-TOOL-02
         return _invalid("tool_unavailable", f"{name} is not a tool of this turn; it was not run")
     if prepared.contract.client_side:
-        return _invalid("pending_tool_not_supported_here", f"{name} is run by the client; it was not run here")
+        message = f"{name} is run by the client, and nothing here can wait for that"
+        return _invalid("pending_tool_not_supported_here", message)
+    if prepared.unchecked is not None:  # threat: S1
+        return _invalid("invalid_tool_args", f"the arguments of {name} were not checked; it was not run")
     declined = consent == "predicate_declined" and not prepared.always_asks
     if prepared.may_need_leave and consent not in ("given", "begun_before") and not declined:  # threat: S1, T-TOOL-01
         message = f"{name} needs a person's approval, which was not requested; it was not run"
         return _invalid("approval_required", message)
     return None
+
+
+def _is_visible(contract: ToolContract, composition: Composition) -> bool:
+    """Return True if a call with this contract belongs to the turn. `read_result` belongs to every turn."""
+    return (composition.tool(contract.name) or read_result.contract) == contract
 
 
 def _invalid(code: str, message: str) -> FailureDetail:

@@ -23,6 +23,7 @@ from perdure.services.secrets import Redactor
 from perdure.tools.catalog import Runnable
 from perdure.tools.contained import GRACE_MS, drive, end_of
 from perdure.tools.context import ToolContext, origin_of
+from perdure.tools.door import AdmittedCall
 from perdure.tools.errors import OutcomeUnknown, ToolError, foremost, message_of, text_of, whole_ms
 from perdure.tools.execution_result import (
     INTERNAL_ERROR,
@@ -91,7 +92,7 @@ def _always() -> bool:
 
 
 async def run_attempt(
-    prepared: Prepared,
+    admitted: AdmittedCall,
     ctx: ToolContext[object],
     *,
     threads: ToolThreads,
@@ -112,7 +113,7 @@ async def run_attempt(
     counts; otherwise the caller's own cancellation is raised.
     """
     beside = sidecar or Sidecar()
-    output = await _attempt(prepared, ctx, threads, left_ms, may_start, beside)
+    output = await _attempt(admitted, ctx, threads, left_ms, may_start, beside)
     return output if isinstance(output, PendingCompletion) else _redacted(output, beside, ctx.services.redactor)
 
 
@@ -133,32 +134,26 @@ def _redacted(output: ToolOutput, beside: Sidecar, redactor: Redactor) -> ToolOu
 
 
 async def _attempt(
-    prepared: Prepared,
+    admitted: AdmittedCall,
     ctx: ToolContext[object],
     threads: ToolThreads,
     left_ms: int | None,
     may_start: Callable[[], bool],
     beside: Sidecar,
 ) -> ToolOutput | PendingCompletion:
-    tool, body = prepared.tool, origin_of(ctx).body
-    if prepared.contract.client_side:
-        message = f"{ctx.tool_name} is run by the client, and nothing here can wait for that"
-        return _failed(code="pending_tool_not_supported_here", message=message, failure_class="invalid")
-
-    if prepared.unchecked is not None and (refusal := await prepared.unchecked.refusal()) is not None:
-        return Failed(failure=refusal)
+    prepared, body = admitted.prepared, origin_of(ctx).body
 
     def call() -> object:
         if not may_start():
             raise Withheld
         if body is not None:
             body.life.enter()
-        return tool.invoke(ctx, prepared.arguments)
+        return admitted.enter(ctx)
 
     limit_ms = prepared.durability.timeout_ms if left_ms is None else left_ms
     if limit_ms is not None and limit_ms <= 0:
         return _timed_out(DeadlinePassed(NotStarted("its time was over before it could start")), prepared, ctx, beside)
-    ended = await _run(call, tool.is_async, ctx, threads, limit_ms)
+    ended = await _run(call, prepared.tool.is_async, ctx, threads, limit_ms)
     if isinstance(ended, Raised) and isinstance(ended.error, Withheld):
         raise Withheld
     if body is not None:
@@ -176,7 +171,7 @@ async def _attempt(
 
 
 async def run_to_end(
-    prepared: Prepared,
+    admitted: AdmittedCall,
     ctx: ToolContext[object],
     *,
     threads: ToolThreads,
@@ -184,7 +179,7 @@ async def run_to_end(
     sidecar: Sidecar | None = None,
 ) -> ToolOutput:
     """Run one attempt in a context that cannot wait for an external completion."""
-    output = await run_attempt(prepared, ctx, threads=threads, left_ms=left_ms, sidecar=sidecar)
+    output = await run_attempt(admitted, ctx, threads=threads, left_ms=left_ms, sidecar=sidecar)
     if not isinstance(output, PendingCompletion):
         return output
     message = f"{ctx.tool_name} is pending, and nothing here can wait for an external completion"

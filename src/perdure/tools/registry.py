@@ -14,6 +14,7 @@ from perdure.ids import SessionId, TurnId
 from perdure.session.view import told
 from perdure.tools.context import ToolContext
 from perdure.tools.decorator import Tool
+from perdure.tools.door import admit_direct
 from perdure.tools.execute import Sidecar, ToolThreads, run_to_end
 from perdure.tools.execution_result import ToolCallResult
 from perdure.tools.objects import BaseTool, SomeTool, as_tool
@@ -153,12 +154,14 @@ class ToolRegistry:
         prepared = Toolbox((tool,)).prepare(call, tool.contract)
         if isinstance(prepared, FailureDetail):
             return _failed(call, prepared.message)
-        if prepared.may_need_leave:
-            return _failed(call, f"The tool {call.name} needs approval, which a direct call cannot request")
+        checked = await prepared.checked()
+        admitted = checked if isinstance(checked, FailureDetail) else admit_direct(checked)
+        if isinstance(admitted, FailureDetail):
+            return _failed(call, admitted.message)
         sidecar = Sidecar()
         threads = ToolThreads(1)
         try:
-            output = await run_to_end(prepared, context or _detached(call), threads=threads, sidecar=sidecar)
+            output = await run_to_end(admitted, context or _detached(call), threads=threads, sidecar=sidecar)
         finally:
             threads.close()
         return _answer(call, output, sidecar)

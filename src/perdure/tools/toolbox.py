@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -71,6 +71,12 @@ class Prepared:
     def durability(self) -> Durability:
         """The durability that governs this call, regardless of later deploys."""
         return self.contract.durability
+
+    async def checked(self) -> Prepared | FailureDetail:
+        """Return the call with checked arguments, or its failure. The rest of the check runs in a child process."""
+        if self.unchecked is None:
+            return self
+        return await self.unchecked.refusal() or replace(self, unchecked=None)
 
 
 class Toolbox:

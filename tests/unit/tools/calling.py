@@ -5,6 +5,7 @@ from perdure.ids import CallId
 from perdure.testing import tool_context
 from perdure.tools.context import Cancellation, ToolContext
 from perdure.tools.decorator import AnyTool
+from perdure.tools.door import AdmittedCall, admit_direct
 from perdure.tools.execute import run_to_end
 from perdure.tools.origin import NOT_GIVEN
 from perdure.tools.threads import ToolThreads
@@ -35,8 +36,14 @@ def prepared(one: AnyTool, **args: Json) -> Prepared:
     return found
 
 
+def admitted(call: Prepared) -> AdmittedCall:
+    found = admit_direct(call)
+    assert isinstance(found, AdmittedCall), found
+    return found
+
+
 async def attempt(one: AnyTool, threads: ToolThreads, **args: Json) -> ToolOutput:
-    return await run_to_end(prepared(one, **args), context(one.name, args=args), threads=threads)
+    return await run_to_end(admitted(prepared(one, **args)), context(one.name, args=args), threads=threads)
 
 
 def failure(output: ToolOutput) -> FailureDetail:

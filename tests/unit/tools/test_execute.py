@@ -19,7 +19,7 @@ from perdure.tools.threads import ToolThreads
 from perdure.tools.verdicts import CannotTell, DidNotHappen, Happened, Verdict
 from perdure.vocab.outcomes import Failed, InDoubt, NotRun, Success
 from perdure.vocab.tools import EffectClass
-from tests.unit.tools.calling import attempt, context, failure, prepared
+from tests.unit.tools.calling import admitted, attempt, context, failure, prepared
 
 BREAKS: list[BaseException] = [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError()]
 RERUNS: list[EffectClass] = ["pure", "idempotent"]
@@ -195,7 +195,7 @@ async def test_missing_dependencies_are_an_internal_error(
     assert (found.code, found.message) == ("internal_error", INTERNAL_ERROR)
     assert found.error_type == Error.__name__
     assert "deps=" in caplog.text
-    given = await run_attempt(prepared(ask_bank), context(deps="bank"), threads=threads)
+    given = await run_attempt(admitted(prepared(ask_bank)), context(deps="bank"), threads=threads)
     assert given == Success(value="bank")
 
 
@@ -257,7 +257,7 @@ async def test_the_captured_promises_govern_not_todays(threads: ToolThreads) -> 
     today = tool(effect="pure")(slow)
     call = prepared(captured)
     changed = type(call)(tool=today, arguments={}, contract=captured.contract)
-    assert isinstance(await run_attempt(changed, context(), threads=threads), InDoubt)
+    assert isinstance(await run_attempt(admitted(changed), context(), threads=threads), InDoubt)
 
 
 @pytest.mark.usefixtures("patient")
@@ -437,7 +437,7 @@ async def test_a_call_that_may_not_start_any_more_is_withheld(is_async: bool, th
 
     one: AnyTool = tool(charge) if is_async else tool(charge_sync)
     with pytest.raises(Withheld):
-        await run_attempt(prepared(one), context(), threads=threads, may_start=lambda: False)
+        await run_attempt(admitted(prepared(one)), context(), threads=threads, may_start=lambda: False)
     assert ran == []
 
 

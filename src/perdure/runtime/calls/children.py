@@ -35,7 +35,7 @@ from perdure.tools.catalog import ActiveCatalog
 from perdure.tools.clients.dispatch import MAX_BATCH_CALLS, ChildCall, ChildResult
 from perdure.tools.context import Cancellation, ToolContext, origin_of
 from perdure.tools.decorator import Tool
-from perdure.tools.door import admit_run
+from perdure.tools.door import Consent, admit, admit_run
 from perdure.tools.durable import body_of, json_step
 from perdure.tools.errors import OutcomeUnknown, ToolError
 from perdure.tools.execute import ToolThreads, run_to_end
@@ -131,13 +131,14 @@ class DispatchClient:
         about = PreparedToolCall(call_id=own, tool_id=f"tool:{what}", tool_name=what, args=to_json(args, where="args"))
         return await self._people.answer(body, step, about)
 
-    def refusal(self, call: ChildCall) -> FailureDetail | None:
+    async def refusal(self, call: ChildCall) -> FailureDetail | None:
         """Return why another tool would not run with these arguments, or None. Approval is not requested."""
         admitted = self._admit(call, alone=True)
         if isinstance(admitted, Failed):
             return admitted.failure
         bound = self._bound_call(admitted, None)
-        return bound if isinstance(bound, FailureDetail) else None
+        checked = bound if isinstance(bound, FailureDetail) else await bound.checked()
+        return checked if isinstance(checked, FailureDetail) else None
 
     async def start_run(
         self, call: ChildCall, *, step: str, task: Callable[[dict[str, Json]], CreateSessionTask]
@@ -158,7 +159,7 @@ class DispatchClient:
         self, child: _Child, leave: Leave, task: Callable[[dict[str, Json]], CreateSessionTask]
     ) -> ToolOutput:
         """Register the run of an allowed call, unless that was done. The start consumes the approval."""
-        bound, body = self._bound(child, leave.call), body_of(self._parent)
+        bound, body = await self._checked(child, leave.call), body_of(self._parent)
         if isinstance(bound, FailureDetail):
             return Failed(failure=bound)
         run = admit_run(bound, self._site.turn.composition, leave.consent)
@@ -248,7 +249,7 @@ class DispatchClient:
         leave = Leave(child.call, "begun_before") if over else await self._leave(child, body)
         if not isinstance(leave, Leave):
             return leave
-        child = replace(child, allowed=leave.call)
+        child = replace(child, allowed=leave.call, consent=leave.consent)
         await self._run_step(child, child.step, leave)
         policy = self._promises(child).retry
         failures = redispatches = 0
@@ -278,7 +279,7 @@ class DispatchClient:
         known = left_to_client(body.outcome_of, child.step) or outcome_at(body.outcome_of, child.step)
         if known is not None:
             return known
-        bound = self._bound(child, None)
+        bound = await self._checked(child, None)
         if isinstance(bound, FailureDetail):
             body.record("step", child.step, msgspec.to_builtins(Failed(failure=bound)))
             return Failed(failure=bound)
@@ -302,7 +303,7 @@ class DispatchClient:
         call = captured or child.call
         if body.controller.journal.started(body.place.part("step", child.step)) is not None:
             return self._people.given(body, child.step, call)
-        bound = self._bound(child, captured)
+        bound = await self._checked(child, captured)
         if isinstance(bound, FailureDetail) or not bound.may_need_leave:
             return Leave(call, "not_needed")
         tool = bound.tool
@@ -421,12 +422,12 @@ class DispatchClient:
         self, child: _Child, captured: PreparedToolCall | None = None, left_ms: int | None = None
     ) -> ToolOutput:
         """Check a child's arguments, run its provider's hook unless that was done, and run the tool."""
-        bound = self._bound(child, captured)
+        bound = await self._checked(child, captured)
         if isinstance(bound, FailureDetail):
             return Failed(failure=bound)
-        if bound.may_need_leave and self._origin.body is None:
-            message = f"{child.call.tool_name} may need a person's approval, which cannot be waited for here; not run"
-            return _failure("approval_required", message)
+        admitted = admit(bound, self._site.turn.composition, child.consent)
+        if isinstance(admitted, FailureDetail):
+            return Failed(failure=admitted)
         if captured is None and isinstance(bound.tool, ProvidedTool) and bound.tool.prepares:
             answer = await self._ask_hook(bound.tool, child)
             return answer if not isinstance(answer, PreparedToolCall) else await self._attempt(child, answer)
@@ -435,7 +436,11 @@ class DispatchClient:
             payload = call.prepared_payload
             origin = replace(origin_of(child.ctx), prepared_payload=payload)
             ctx = replace(child.ctx, args=call.args, cancellation=token, _call=origin)
-            return await run_to_end(bound, ctx, threads=self._threads, left_ms=left_ms)
+            return await run_to_end(admitted, ctx, threads=self._threads, left_ms=left_ms)
+
+    async def _checked(self, child: _Child, captured: PreparedToolCall | None) -> Prepared | FailureDetail:
+        bound = self._bound(child, captured)
+        return bound if isinstance(bound, FailureDetail) else await bound.checked()
 
     def _bound(self, child: _Child, captured: PreparedToolCall | None) -> Prepared | FailureDetail:
         return self._bound_call(child.call, captured)
@@ -498,13 +503,14 @@ class DispatchClient:
 class _Child:
     """A child call with its own context, and the name of its step in the parent's body.
 
-    `allowed` is the call as it was prepared and approved.
+    `allowed` is the call as it was prepared and approved, and `consent` how its approval policy was met.
     """
 
     ctx: ToolContext[object]
     batched: BatchedCall
     step: str
     allowed: PreparedToolCall | None = None
+    consent: Consent = "not_needed"
 
     @property
     def call(self) -> PreparedToolCall:

@@ -22,6 +22,7 @@ from perdure.runtime.calls.reading import ReplySink, StallPolicy, stream_reply
 from perdure.runtime.turns.hydrate import Fetch, hydrated
 from perdure.runtime.turns.transcript import VisibleMessages
 from perdure.tools.context import ToolContext, origin_of
+from perdure.tools.door import AdmittedCall
 from perdure.tools.execute import Sidecar, ToolThreads, Withheld, run_attempt, run_probe
 from perdure.tools.outputs import OutputProblem
 from perdure.tools.read_result import read_result
@@ -180,7 +181,7 @@ class ToolRun:
 
 async def run_tool(
     owed: RunCall,
-    prepared: Prepared,
+    admitted: AdmittedCall,
     ctx: ToolContext[object],
     threads: ToolThreads,
     clock: Clock,
@@ -197,13 +198,13 @@ async def run_tool(
     left_ms = None if deadline_at is None else deadline_at - clock.wall_ms()
     beside = Sidecar()
     try:
-        output = await run_attempt(prepared, ctx, threads=threads, left_ms=left_ms, may_start=may_start, sidecar=beside)
+        output = await run_attempt(admitted, ctx, threads=threads, left_ms=left_ms, may_start=may_start, sidecar=beside)
     except Withheld:
         raise NotDispatched from None
     duration_ms = max(0, clock.monotonic_ms() - started)
     if isinstance(output, PendingCompletion):
         return ToolRun(ToolCallOutcome(launch=_pending(output, ctx, clock, duration_ms)))
-    output, blobs = _stored(output, beside, ctx, readable=prepared.readable)
+    output, blobs = _stored(output, beside, ctx, readable=admitted.prepared.readable)
     result = CompletedToolCall(call_id=owed.call.id, tool_name=owed.call.name, output=output, duration_ms=duration_ms)
     return ToolRun(ToolCallOutcome(launch=Done(result=result)), blobs)
 

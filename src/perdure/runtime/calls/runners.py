@@ -45,6 +45,7 @@ from perdure.tools.body import Body
 from perdure.tools.body_scope import BodyScope, call_place
 from perdure.tools.clients.turn import TurnContext
 from perdure.tools.context import ToolContext
+from perdure.tools.door import AdmittedCall
 from perdure.tools.execute import ToolThreads
 from perdure.tools.origin import CallOrigin, Clients
 from perdure.tools.prepare import ToolPrepareContext
@@ -242,19 +243,21 @@ class Runners:
         """
         return item.worker != self._driven.worker and await self._around.is_dead(item.worker)
 
-    def tool(self, item: RunCall, ready: ReadyCall) -> Runner:
+    def tool(self, item: RunCall, ready: ReadyCall, admitted: AdmittedCall) -> Runner:
         """Return the runner of one attempt of a call."""
 
         async def run(flight: InFlight) -> Outcome:
             try:
                 async with self._around.deps.use() as given:
-                    return await self._attempt(item, ready, flight, given)
+                    return await self._attempt(item, ready, admitted, flight, given)
             except DepsFailed:
                 return without_deps(item.call)
 
         return run
 
-    async def _attempt(self, item: RunCall, ready: ReadyCall, flight: InFlight, given: object) -> Outcome:
+    async def _attempt(
+        self, item: RunCall, ready: ReadyCall, admitted: AdmittedCall, flight: InFlight, given: object
+    ) -> Outcome:
         flight.valve = WriteGuard(self._driven)
         controller = JournaledController(self._journal, flight.valve)
         place = self._place(item)
@@ -278,7 +281,7 @@ class Runners:
         around = self._around
         done = await run_tool(
             item,
-            ready.prepared,
+            admitted,
             ctx,
             around.threads,
             around.clock,

@@ -214,7 +214,7 @@ class BackgroundCode:
         name = str(spec.get("tool", ""))
         again, context = await self._was_begun(ctx), self._context(ctx, task, name)
         _ = reattach_background_run(spec, context) if again else self._tool(name)
-        admitted = self._admitted(ctx, name, spec, given)
+        admitted = await self._admitted(ctx, name, spec, given)
         run = (
             RunAttempt(f"bg_{os.urandom(16).hex()}", task.display_name, name)
             if again
@@ -239,13 +239,16 @@ class BackgroundCode:
 
         return await sink.finish(await _race(body, ctx))
 
-    def _admitted(self, ctx: ProcessContext, name: str, spec: dict[str, Json], given: ProcessInput) -> AdmittedCall:
+    async def _admitted(
+        self, ctx: ProcessContext, name: str, spec: dict[str, Json], given: ProcessInput
+    ) -> AdmittedCall:
         """Check a run again, by the contract and the consent of its turn, against the code of this worker."""
         assert isinstance(given, EngineInput)
         admission = decode(encode(given.payload["admission"]), RunAdmission)
         call = ToolCall(id=CallId(ctx.process_id), name=name, args=spec.get("arguments") or {})
         prepared = setup_of(self.agent).toolbox.prepare(call, admission.contract)
-        admitted = prepared if isinstance(prepared, FailureDetail) else admit_begun_run(prepared, admission)
+        checked = prepared if isinstance(prepared, FailureDetail) else await prepared.checked()
+        admitted = checked if isinstance(checked, FailureDetail) else admit_begun_run(checked, admission)
         if isinstance(admitted, FailureDetail):
             raise ToolError(admitted.message, code=admitted.code)
         return admitted

@@ -17,6 +17,7 @@ from perdure.runtime.calls.failure_context import with_steps
 from perdure.runtime.turns.envelopes import envelope
 from perdure.runtime.turns.preparing import Preparing, ReadyCall, identity
 from perdure.runtime.turns.waiting import opener_of
+from perdure.tools.door import Consent, admit
 from perdure.turn.machine import advance, settlement, stopped
 from perdure.turn.state import (
     AskModel,
@@ -128,6 +129,10 @@ def _begin_call(driver: TurnDriver, item: RunCall) -> bool:
                 return _ask(driver, item, ready)
             case False:
                 pass
+    admitted = admit(ready.prepared, driver.turn.composition, _consent(item, ready, begun_before=begun_before))
+    if isinstance(admitted, FailureDetail):
+        driver.controller.record(settlement(item.ref, item.call, Failed(failure=admitted)))
+        return True
     described = envelope(driver.where, driver.turn, item, ready.call)
     durability = ready.prepared.contract.durability
     timeout = durability.timeout_ms
@@ -148,7 +153,16 @@ def _begin_call(driver: TurnDriver, item: RunCall) -> bool:
             return True
         driver.owned.need(leave.uses, leave.unless, provisional=True)
         driver.leaves.update(dict.fromkeys(leave.uses, (item, item.decision)))
-    return driver.start(item, described, policy, driver.runners.tool(item, ready))
+    return driver.start(item, described, policy, driver.runners.tool(item, ready, admitted))
+
+
+def _consent(item: RunCall, ready: ReadyCall, *, begun_before: bool) -> Consent:
+    """Return how the approval policy of a call was met that is about to start."""
+    if begun_before:
+        return "begun_before"
+    if item.decision is not None:
+        return "given"
+    return "predicate_declined" if ready.prepared.has_predicate else "not_needed"
 
 
 def _left_to_client(driver: TurnDriver, item: RunCall, ready: ReadyCall) -> EffectSettled:

@@ -95,7 +95,7 @@ class Dispatch(Protocol):
         """
         ...
 
-    def refusal(self, call: ChildCall) -> FailureDetail | None:
+    async def refusal(self, call: ChildCall) -> FailureDetail | None:
         """Return why another tool would not run with these arguments, or None. Approval is not requested."""
         ...
 
