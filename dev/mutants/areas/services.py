@@ -9,6 +9,20 @@ FILE_LAWS = "tests/conformance/test_files.py"
 
 MUTANTS = [
     Mutant(
+        "a handle reaches the schedules of another tenant",
+        "runtime/schedules/schedules.py",
+        "schedule_stream(runtime.tenant, id)",
+        'schedule_stream("default", id)  # pyright: ignore',
+        "tests/scenarios/test_tenant_matrix.py -k 'no_public_call and memory'",
+    ),
+    Mutant(
+        "two spellings of an id name one stream",
+        "ids.py",
+        '    plain = ":".join(parts)',
+        '    plain = ":".join(parts := tuple(map(__import__("unicodedata").normalize, ["NFC"] * len(parts), parts)))',
+        "tests/scenarios/test_alike_ids.py -k memory",
+    ),
+    Mutant(
         "a secret in JSON, in a URL or in base64 is not redacted",
         "services/secrets.py",
         "        for form in forms_of(value):\n            if form in text:",
