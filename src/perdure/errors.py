@@ -21,6 +21,7 @@ class Code(StrEnum):
     INVALID_CURSOR = "invalid_cursor"
     INPUT_TOO_LARGE = "input_too_large"
     INPUT_KEY_CONFLICT = "input_key_conflict"
+    QUEUE_FULL = "queue_full"
     TARGET_INVALID = "target_invalid"
 
     # sessions, agents, turns
@@ -211,6 +212,7 @@ TRAITS: Mapping[Code, Trait] = {
     Code.INVALID_CURSOR: _BAD,
     Code.INPUT_TOO_LARGE: Trait(413),
     Code.INPUT_KEY_CONFLICT: _CONFLICT,
+    Code.QUEUE_FULL: Trait(429, "later"),
     Code.TARGET_INVALID: _BAD,
     Code.AGENT_UNKNOWN: _MISSING,
     Code.AGENT_INVALID: _BAD,

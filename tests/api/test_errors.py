@@ -16,6 +16,7 @@ CODES = [
     "invalid_cursor",
     "input_too_large",
     "input_key_conflict",
+    "queue_full",
     "target_invalid",
     "agent_unknown",
     "agent_invalid",
@@ -171,7 +172,7 @@ SEED_CODES = [
 ]
 """Those of the seeds' register that turns and effects need; the others come with steps, waits and processes."""
 
-STATUSES = {400, 404, 409, 410, 413, 415, 500, 501, 502, 503, 504, 507}
+STATUSES = {400, 404, 409, 410, 413, 415, 429, 500, 501, 502, 503, 504, 507}
 
 
 def test_the_codes_are_these() -> None:

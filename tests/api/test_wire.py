@@ -70,6 +70,10 @@ RECORDS: list[tuple[records.Record, str]] = [
         '"image/png","size":3}}],"key":"w-1"}',
     ),
     (
+        records.InputAdmitted(input=InputId("i1"), turn=T, parts=(), by_session=True),
+        '{"type":"input_admitted","input":"i1","turn":"t1","parts":[],"by_session":true}',
+    ),
+    (
         records.InputAdmitted(input=InputId("i1"), turn=T, parts=(), plugin_input={"crm": {"id": 7}}),
         '{"type":"input_admitted","input":"i1","turn":"t1","parts":[],"plugin_input":{"crm":{"id":7}}}',
     ),

@@ -36,6 +36,7 @@ from perdure.testing.laws.promises import PromiseLaws
 from perdure.testing.laws.prunes import PruneLaws
 from perdure.testing.laws.queues import QueueLaws
 from perdure.testing.laws.receipts import ReceiptLaws
+from perdure.testing.laws.rooms import RoomLaws
 from perdure.testing.laws.sends import SendLaws
 from perdure.testing.laws.snapshots import SnapshotLaws
 from perdure.testing.laws.streams import StreamLaws
@@ -186,6 +187,7 @@ class PayloadLaws(
     AppendLaws,
     ReceiptLaws,
     InboxLaws,
+    RoomLaws,
     SendLaws,
     PromiseLaws,
     AskLaws,

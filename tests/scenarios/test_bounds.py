@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from perdure import Agent, Code, Error, tool
+from perdure import Agent, Code, Error, Runtime, RuntimeOptions, ToolContext, tool
 from perdure.models.scripted import ScriptedModel, call, calls, say
-from perdure.vocab.messages import Message, ToolResultPart
-from tests.scenarios.conftest import App
+from perdure.runtime.input_limits import InputLimits
+from perdure.runtime.internals import core_of, ref_of
+from perdure.runtime.tasks.background import message_to
+from perdure.vocab.messages import Message, Text, ToolResultPart
+from perdure.vocab.records import TurnEnded
+from tests.scenarios.conftest import App, until
 
 ran: list[int] = []
 
@@ -64,3 +68,152 @@ def test_s16_limits_of_calls_are_checked(name: str, wrong: object) -> None:
     with pytest.raises(Error) as caught:
         Agent("a", model="sim:echo", **{name: wrong})  # type: ignore[arg-type]
     assert caught.value.code is Code.AGENT_INVALID
+
+
+# --- inputs that wait
+
+
+async def paused(app: App, limits: InputLimits, **options: InputLimits) -> Runtime:
+    """Open a runtime with a paused session `s`."""
+    tuning = RuntimeOptions(inputs=limits, tenant_inputs=options)
+    model = ScriptedModel(say("ok"))
+    rt = await app.add([Agent("a", model=model)], tuning=tuning)
+    session = await rt.session("s", agent="a")
+    await session.ask("first", timeout=30)
+    await session.pause(by="test")
+    return rt
+
+
+async def refused(sending: object) -> Error:
+    with pytest.raises(Error) as caught:
+        await sending  # type: ignore[misc]  # any send
+    assert caught.value.code is Code.QUEUE_FULL
+    return caught.value
+
+
+async def test_s16_a_full_queue_refuses_inputs_and_loses_none(app: App) -> None:
+    rt = await paused(app, InputLimits(session_inputs=3))
+    session = rt.get_session("s")
+    sent = [await session.send(f"q{n}", key=f"k{n}") for n in range(3)]
+    told = await refused(session.send("one more", key="k3"))
+    assert "3 inputs" in told.message
+    assert "the limit is 3 inputs" in told.because
+    for mode in ("steer", "interrupt"):
+        await refused(session.send("one more", mode=mode))
+    assert (await session.send("q1", key="k1")).is_duplicate
+    assert [one.key for one in await session.queued_inputs()] == ["k0", "k1", "k2"]
+    await session.resume()
+    assert [(await one.result(30)).status for one in sent] == ["finished"] * 3
+    assert await session.ask("one more", key="k3", timeout=30)
+
+
+async def test_s16_a_queued_input_can_be_replaced_in_a_full_queue(app: App) -> None:
+    rt = await paused(app, InputLimits(session_inputs=2))
+    session = rt.get_session("s")
+    await session.send("draft", replace_key="d")
+    await session.send("other")
+    await session.send("final", replace_key="d")
+    assert [one.replace_key for one in await session.queued_inputs()] == ["", "d"]
+    await refused(session.send("one more", replace_key="e"))
+
+
+async def test_s16_waiting_bytes_are_limited(app: App) -> None:
+    rt = await paused(app, InputLimits(session_bytes=50_000))
+    session = rt.get_session("s")
+    for _ in range(4):
+        await session.send("x" * 11_000)
+    await refused(session.send("x" * 11_000))
+    await session.send("short")
+
+
+async def test_s16_the_queues_of_a_tenant_are_limited_together(app: App) -> None:
+    rt = await paused(app, InputLimits(tenant_inputs=3))
+    others = [await rt.session(f"o{n}", agent="a") for n in range(2)]
+    for session in others:
+        await session.ask("hello", timeout=30)
+        await session.pause(by="test")
+    sent = [await session.send("waits") for session in (rt.get_session("s"), *others)]
+    told = await refused(others[0].send("one more"))
+    assert told.message.startswith("the tenant has 3 inputs")
+    await others[1].resume()
+    assert (await sent[2].result(30)).status == "finished"
+    await others[1].ask("one more", timeout=30)
+    await others[0].send("one more")
+
+
+async def test_s16_limits_are_set_per_tenant(app: App) -> None:
+    rt = await paused(app, InputLimits(session_inputs=1), default=InputLimits(session_inputs=2))
+    session = rt.get_session("s")
+    await session.send("one")
+    await session.send("two")
+    await refused(session.send("three"))
+    limits = core_of(rt).queues
+    assert limits.limits(ref_of(session).tenant).session_inputs == 2
+
+
+@pytest.mark.any_store
+@pytest.mark.parametrize("name", ["session_inputs", "session_bytes", "tenant_inputs", "tenant_bytes", "own_turns"])
+@pytest.mark.parametrize("wrong", [0, -1, "5", 1.5, True])
+def test_s16_limits_of_inputs_are_checked(name: str, wrong: object) -> None:
+    with pytest.raises(Error) as caught:
+        InputLimits(**{name: wrong})  # type: ignore[arg-type]
+    assert caught.value.code is Code.INVALID_ARGUMENT
+
+
+# --- turns that a session causes itself
+
+
+@tool(effect="once")
+async def again(ctx: ToolContext, n: int) -> str:
+    """Send an input to this session."""
+    await ctx.sessions.get(ctx.session_id).send("go on by yourself")
+    return "sent"
+
+
+async def ends(rt: Runtime, count: int) -> list[tuple[str, str]]:
+    """Wait until the session has ended this many turns, and return status and reason of each."""
+    session = rt.get_session("s")
+    found: list[tuple[str, str]] = []
+
+    async def enough() -> bool:
+        rows = [row.record for row in await session.journal()]
+        found[:] = [(one.status, one.reason or "") for one in rows if isinstance(one, TurnEnded)]
+        return len(found) >= count
+
+    await until(enough, seconds=30)
+    return found
+
+
+async def test_s16_turns_caused_by_the_session_itself_are_limited(app: App) -> None:
+    model = ScriptedModel(call("again", n=0), say("ok"))
+    tuning = RuntimeOptions(inputs=InputLimits(own_turns=3))
+    rt = await app.add([Agent("a", model=model, tools=[again])], tuning=tuning)
+    session = await rt.session("s", agent="a")
+    await session.send("go")
+    stopped = ("stopped", "own_turns_exceeded")
+    assert await ends(rt, 5) == [("finished", "")] * 4 + [stopped]
+    why = await session.why()
+    assert "own_turns_exceeded: the session caused 3 turns in a row" in why.summary
+    assert why.hint.startswith("send the input again")
+    # A person's input begins the count anew, and the model sees what it was not run for.
+    await session.send("go on, all of you")
+    assert await ends(rt, 10) == ([("finished", "")] * 4 + [stopped]) * 2
+    seen = [part.text for message in model.requests[8].messages for part in message.parts if isinstance(part, Text)]
+    assert seen.count("go on by yourself") == 4
+
+
+@pytest.mark.any_store
+async def test_s16_news_of_own_work_is_counted_and_inputs_of_others_are_not(app: App) -> None:
+    rt = await app.add(
+        [Agent("a", model=ScriptedModel(say("ok")))],
+        tuning=RuntimeOptions(inputs=InputLimits(own_turns=2)),
+    )
+    session = await rt.session("s", agent="a")
+    await session.ask("hello", timeout=30)
+    stream = ref_of(session).stream
+    for n in range(3):
+        await core_of(rt).store.admit(message_to(stream, f"n{n}", "news", source="task:t", now=5))
+    core_of(rt).notify(stream)
+    assert await ends(rt, 4) == [("finished", "")] * 3 + [("stopped", "own_turns_exceeded")]
+    for n in range(4):
+        await session.ask(f"hello {n}", timeout=30)

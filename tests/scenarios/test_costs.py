@@ -121,3 +121,16 @@ async def test_an_answer_from_outside_is_one_commit(tmp_path: Path) -> None:
         before = core_of(rt).store.counters.commits
         assert await session.resolve("reviewed", "yes") == Accepted()
         assert core_of(rt).store.counters.commits - before == 1
+
+
+async def test_s16_counting_a_queue_adds_no_statement_to_a_send(address: str) -> None:
+    """S16: the room of a queue is counted in the statements that admit an input."""
+    async with Runtime(address, agents=[agent()], worker=False) as rt:
+        session = await rt.session("s", agent="a")
+        await session.send("opens the session")
+        counters = core_of(rt).store.counters
+        before = counters.statements
+        for n in range(20):
+            await session.send(f"waits {n}")
+        plain = (counters.statements - before) / 20
+        assert plain == (6 if address.startswith("sqlite") else 3)  # two of them check that the session is readable

@@ -8,6 +8,13 @@ STORES = "tests/conformance/test_stores.py"
 
 MUTANTS = [
     Mutant(
+        "senders on a database server fill a queue past its limit",
+        "store/postgres/migrations/0001_init.sql",
+        "    SELECT pg_advisory_xact_lock(hashtextextended('perdure inbox', $1));\n",
+        "",
+        "tests/unit/store/test_postgres_rooms.py",
+    ),
+    Mutant(
         "outgoing messages are written after the commit of their plan",
         "store/postgres/appends.py",
         "        if sending and moved:\n            await _send_all(",

@@ -24,6 +24,20 @@ class Opening(msgspec.Struct, frozen=True, gc=False):
     data: bytes
 
 
+class Room(msgspec.Struct, frozen=True, gc=False):
+    """The limits of a session's queue: the number of waiting inputs, and their bytes."""
+
+    inputs: int
+    bytes: int
+
+
+class Waiting(msgspec.Struct, frozen=True, gc=False):
+    """The inputs that wait in a queue, and their bytes."""
+
+    inputs: int = 0
+    bytes: int = 0
+
+
 class Delivery(msgspec.Struct, frozen=True, gc=False):
     """One item for one stream's inbox.
 
@@ -31,7 +45,8 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
     those of its agent), `tags`, and `opening` as its first record (None: session opened). `once` refuses a stream id
     that a deleted stream had, and `fresh` refuses an existing stream: both are conflicts. `blobs` are stored and
     referenced in the same transaction; `refers` names bytes that the tenant has stored already. `encrypted` is the item
-    as stored when it is encrypted."""
+    as stored when it is encrypted. `room` refuses an input that does not fit into the queue of the stream; without it,
+    every input is accepted."""
 
     stream: StreamId
     source_key: str
@@ -48,6 +63,14 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
     tags: tuple[str, ...] = ()
     once: bool = False
     fresh: bool = False
+    room: Room | None = None
+
+    @property
+    def input_bytes(self) -> int:
+        """The bytes that an input adds to the queue of its session, with new attachments; 0 for other items."""
+        if not isinstance(self.item, Input):
+            return 0
+        return len(self.data) + sum(len(blob.data) for blob in self.blobs)
 
     @property
     def data(self) -> bytes:
@@ -117,6 +140,7 @@ def admitted(item: Input, turn: TurnId) -> InputAdmitted:
         source=item.source,
         joins=turn != item.turn,
         output=item.output,
+        by_session=item.by_session,
     )
 
 
@@ -183,6 +207,30 @@ def opens(agent: str | None, new: Delivery) -> bool:
             agent=agent,
         )
     return agent is None
+
+
+def check_queue(new: Delivery, waiting: Waiting) -> None:
+    """Refuse an input for which the queue has no room. `waiting` are the inputs before it.
+
+    Raises:
+        Error: `queue_full`.
+    """
+    room = new.room
+    if room is None or not isinstance(new.item, Input):
+        return
+    if waiting.inputs + 1 > room.inputs or waiting.bytes + new.input_bytes > room.bytes:  # threat: S16
+        raise queue_full("session", room, waiting, stream=new.stream)
+
+
+def queue_full(whose: str, room: Room, waiting: Waiting, **details: object) -> Error:
+    """Return the error for an input that does not fit into the queue of a session or tenant."""
+    return Error(
+        Code.QUEUE_FULL,
+        f"the {whose} has {waiting.inputs} inputs of {waiting.bytes} bytes waiting; nothing was written",
+        because=f"the limit is {room.inputs} inputs and {room.bytes} bytes",
+        hint="send it again later, or withdraw queued inputs: await session.cancel_input(...)",
+        **details,
+    )
 
 
 def ids_of(item: Item) -> tuple[TurnId, InputId]:

@@ -19,7 +19,8 @@ class Input(Value, frozen=True, tag="input"):
     """A user input; a turn answers it. The turn's id is minted here.
 
     `model` replaces the agent's model for this turn. A later input with the same `merge_key` replaces this one while it
-    is queued. `output` is the required form of the reply, if the sender sets one: a name and a schema.
+    is queued. `output` is the required form of the reply, if the sender sets one: a name and a schema. `by_session` is
+    true if the session caused the input itself: by a background run, a sub-agent, a task or a schedule of its model.
     """
 
     input: InputId
@@ -32,6 +33,7 @@ class Input(Value, frozen=True, tag="input"):
     source: str = ""
     merge_key: str = ""
     output: Json = None
+    by_session: bool = False
 
 
 class LateOutcome(Value, frozen=True, tag="late_outcome"):

@@ -10,6 +10,7 @@ from perdure.ids import InputId, SessionId, Tenant, TurnId, join, session_stream
 from perdure.inbox.admit import Delivery, delivery
 from perdure.inbox.items import Input
 from perdure.processes.events import type_of, woken
+from perdure.vocab.causes import TriggerOccurrenceCause
 from perdure.vocab.messages import Text
 from perdure.vocab.notifications import notification
 from perdure.vocab.records import ProcessEvent
@@ -38,9 +39,16 @@ def wake_of(
         turn=turn,
         parts=(Text(text=notification("Process news.", _fields(told[0], registration, event), text="text")),),
         source=join("process", registration.process_id),
+        by_session=_is_own(registration),
     )
     source_key = f"{join('process', registration.process_id, 'event', event.event, event.replay)}:wake"
     return delivery(session_stream(tenant, SessionId(target.session_id)), source_key, item, at=at)
+
+
+def _is_own(registration: Registration) -> bool:
+    """Return whether the session that a process wakes has started it, and no occurrence of the host has."""
+    started = registration.provenance
+    return started.originator == registration.wake_target and not isinstance(started.caused_by, TriggerOccurrenceCause)
 
 
 def _end(output: ProcessOutput) -> str:

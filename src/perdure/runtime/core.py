@@ -21,6 +21,7 @@ from perdure.runtime.agents import agent_unknown, by_name, only_agent, seeds_of
 from perdure.runtime.calls.orphaned_calls import StoredPartialStreams
 from perdure.runtime.clock import short_id
 from perdure.runtime.files import Files, FilesGiven
+from perdure.runtime.input_limits import TenantQueues
 from perdure.runtime.lifetime import Lifetime
 from perdure.runtime.live_texts import LiveTexts
 from perdure.runtime.models import Models, ModelSources
@@ -75,6 +76,7 @@ class RuntimeCore:
         self.store = encoded(bare, payload_codec, own) if payload_codec is not None else bare
         self.payload_codec = payload_codec
         self._readable = Readable(self.store)
+        self.queues = TenantQueues(self.store, options.inputs, options.tenant_inputs)
         self.agents = by_name(agents)
         self.files = Files(file_system, self.store, self.clock, seeds_of(self.agents, self.store, self._readable))
         self.models = Models(model_sources, self.agents)

@@ -152,6 +152,7 @@ class Lifetime:
             permits=Permits(rt.store, rt.clock, rt.worker_id, rt.work),
             files=rt.files,
             spawn_limits=tuning.subagents,
+            queues=rt.queues,
             task_retention_ms=int(tuning.task_retention_s * 1000),
             trigger_retention_ms=int(tuning.trigger_retention_s * 1000),
         )
@@ -193,6 +194,7 @@ class Lifetime:
         async with AsyncExitStack() as ending:
             ending.push_async_callback(rt.store.close)
             ending.push_async_callback(rt.texts.close)
+            ending.push_async_callback(rt.queues.close)
             ending.push_async_callback(clients.release)
             ending.push_async_callback(self._connected.aclose)
             ending.callback(self._threads.close)

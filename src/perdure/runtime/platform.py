@@ -13,6 +13,8 @@ from perdure.inbox.items import Wake
 from perdure.runtime.calls.clients import visibly
 from perdure.runtime.clock import short_id
 from perdure.runtime.sessions.editing import checked_title, set_title
+from perdure.runtime.sessions.ref import SessionRef
+from perdure.runtime.sessions.sending import send_as_tool
 from perdure.store.shapes import StreamInfo
 from perdure.tools.errors import ToolError
 from perdure.tools.services import IdleStatus, SessionInfo
@@ -63,7 +65,9 @@ class StoredPlatform:
     async def send_message(self, session_id: str, content: str, *, key: str | None = None) -> None:
         """Send an input to a session, durably."""
         with visibly():
-            await self.runtime.get_session(session_id, tenant=self.tenant).send(content, key=key)
+            session = self.runtime.get_session(session_id, tenant=self.tenant)
+            ref = SessionRef(self.runtime, self.tenant, SessionId(session_id))
+            await send_as_tool(session, ref, content, key=key, own=ref.stream == self.own)
 
     async def get_messages(self, session_id: str, limit: int | None = None) -> tuple[Message, ...]:
         """Return the conversation of a session, or its last messages."""

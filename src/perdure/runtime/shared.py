@@ -18,6 +18,7 @@ from perdure.observe.hub import Hub
 from perdure.runtime.agent import Agent, composition_blob
 from perdure.runtime.calls.orphaned_calls import UnrecordedUsage
 from perdure.runtime.files import Files
+from perdure.runtime.input_limits import TenantQueues
 from perdure.runtime.live_texts import LiveTexts
 from perdure.runtime.processes.function import ProcessCode
 from perdure.runtime.work import WorkerOptions
@@ -264,6 +265,7 @@ class Shared:
     work: WorkerOptions
     permits: Permits
     files: Files
+    queues: TenantQueues
     spawn_limits: SpawnLimits = field(default_factory=SpawnLimits)
     task_retention_ms: int = 0
     trigger_retention_ms: int = 0

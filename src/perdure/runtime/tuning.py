@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from perdure.clock import Clock
 from perdure.errors import Code, Error
 from perdure.runtime.clock import SystemClock
+from perdure.runtime.input_limits import InputLimits
 from perdure.runtime.processes.limits import ProcessLimits
 from perdure.runtime.tasks.commands import MAX_COMMANDS
 from perdure.services.os_commands import host_id
@@ -27,6 +29,8 @@ class RuntimeOptions:
     - `host`: the name of this machine. Commands are spawned and watched only on the machine where they were registered.
     - `commands_in`: the folder for the output of commands, instead of one beside the store.
     - `max_commands`: concurrent commands per worker.
+    - `inputs`, `tenant_inputs`: limits of waiting inputs and of turns that a session causes itself, in general and for
+      single tenants.
     - `task_retention_s`, `trigger_retention_s`: how long ended tasks and trigger occurrences are kept; 0 means forever.
     """
 
@@ -42,6 +46,8 @@ class RuntimeOptions:
     task_retention_s: float = 30 * 86_400.0
     trigger_retention_s: float = 30 * 86_400.0
     processes: ProcessLimits = field(default_factory=ProcessLimits)
+    inputs: InputLimits = field(default_factory=InputLimits)
+    tenant_inputs: Mapping[str, InputLimits] = field(default_factory=dict[str, InputLimits])
 
     def __post_init__(self) -> None:
         if not self.idle_timeout_s >= 0 or self.max_waiting < 0:

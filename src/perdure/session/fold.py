@@ -42,7 +42,7 @@ from perdure.vocab.tools import ToolContract
 from perdure.vocab.usage import Usage
 from perdure.vocab.wire import Value
 
-CODE = "session-12"
+CODE = "session-13"
 """The version of this fold. Snapshots of other versions are ignored."""
 
 
@@ -53,7 +53,8 @@ class SessionState(Value, frozen=True):
     that have not ended. `without_tools` are the agent's tools removed from this session, after `tools_generation`
     changes. `usage` is that of its own turns, `child_usage` that of its sub-agents. `next_agent` receives the open turn
     by handoff, until it takes over. `environment` is what the last program of the model left for the next one.
-    `stopped_turn` is the last ended turn, if it was stopped.
+    `stopped_turn` is the last ended turn, if it was stopped. `own_turns` is the number of turns in a row that the
+    session caused itself.
     """
 
     agent: str = ""
@@ -77,6 +78,7 @@ class SessionState(Value, frozen=True):
     environment: Json = None
     model: str = ""
     stopped_turn: TurnId | None = None
+    own_turns: int = 0
 
 
 def fold(state: SessionState, seq: Seq, record: Record) -> SessionState:
@@ -91,8 +93,8 @@ def fold(state: SessionState, seq: Seq, record: Record) -> SessionState:
             return replace(state, seq=seq, agent=agent, parent=parent)
         case ChildEnded(usage=usage):
             return replace(state, seq=seq, child_usage=state.child_usage + usage)
-        case InputAdmitted() | OutcomeArrivedLate() if state.turn_seq == 0:
-            return replace(state, seq=seq, turn_seq=seq)
+        case InputAdmitted() | OutcomeArrivedLate():
+            return replace(state, seq=seq, turn_seq=state.turn_seq or seq, own_turns=_own_turns(state, record))
         case TurnOpened(turn=turn, from_turn=view_turn, view_seq=view_seq):
             opened = replace(state, seq=seq, turns=state.turns + 1, open_turn=turn)
             return replace(opened, view_turn=view_turn, view_seq=view_seq)
@@ -118,6 +120,14 @@ def fold(state: SessionState, seq: Seq, record: Record) -> SessionState:
             return replace(state, seq=seq, grants=kept)
         case _:
             return replace(state, seq=seq)
+
+
+def _own_turns(state: SessionState, record: InputAdmitted | OutcomeArrivedLate) -> int:
+    """Return the number of turns in a row that the session caused itself, after a record."""
+    if isinstance(record, InputAdmitted) and not record.by_session:
+        return 0
+    begins = isinstance(record, InputAdmitted) and not record.joins
+    return state.own_turns + begins
 
 
 def _without_privileges(state: SessionState, agent: str) -> SessionState:

@@ -8,7 +8,7 @@ from typing import Protocol
 from perdure.commit.changes import Amendment, Intervention, Label, NewStream, Note, Redaction
 from perdure.commit.plan import Blob, Entry, Plan, Receipt
 from perdure.ids import BlobHash, PromiseId, Seq, StreamId, Tenant, WorkerId
-from perdure.inbox.admit import Admission, Delivery
+from perdure.inbox.admit import Admission, Delivery, Waiting
 from perdure.store.live import SideChannel
 from perdure.store.permits import Permit, PermitRequest
 from perdure.store.shapes import (
@@ -130,8 +130,13 @@ class Store(Protocol):
         Raises:
             Error: `session_unknown` if the stream does not exist and the delivery opens none;
                 `session_agent_conflict` if the stream belongs to another agent; `blob_unknown` if no stream of the
-                tenant has the bytes. Nothing was written.
+                tenant has the bytes; `queue_full` if the delivery is an input that its queue has no room for, counted
+                exactly for concurrent senders. Nothing was written.
         """
+        ...
+
+    async def waiting(self, tenant: Tenant) -> Waiting:
+        """Return the inputs that wait in all streams of a tenant, and their bytes."""
         ...
 
     async def annotate(self, stream: StreamId, entry: Entry, *, label: Label | None = None) -> Annotated:

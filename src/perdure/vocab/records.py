@@ -96,7 +96,7 @@ class InputAdmitted(Value, frozen=True, tag="input_admitted"):
     """An input entered the log. This turn answers it, on the model requested with it.
 
     An input that `joins` did not open the turn: it was steered into it, or drained together with the one that did.
-    `source` is the sender.
+    `source` is the sender. `by_session`: the session caused the input itself, and no person or host did.
 
     `content` is set on redaction: the digest that still identifies a repeated send of the same key and content.
     """
@@ -113,6 +113,7 @@ class InputAdmitted(Value, frozen=True, tag="input_admitted"):
     source: str = ""
     joins: bool = False
     output: Json = None
+    by_session: bool = False
 
 
 class InputCancelled(Value, frozen=True, tag="input_cancelled"):
@@ -328,6 +329,7 @@ StopReason = Literal[
     "imported",
     "completion_timeout",
     "no_forward_progress",
+    "own_turns_exceeded",
 ]
 
 

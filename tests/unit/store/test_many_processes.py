@@ -72,7 +72,8 @@ def filled(path: Path, total: int) -> None:
         )
         file.executemany("INSERT INTO waits (promise, stream) VALUES (?, ?)", [(f"p{i}", i) for i in ids])
         file.executemany(
-            "INSERT INTO inbox (stream, source_key, at, came_at, wakes, data) VALUES (?, 'k', 1, 1, 1, '{}')",
+            "INSERT INTO inbox (stream, source_key, at, came_at, wakes, input_bytes, data) "
+            "VALUES (?, 'k', 1, 1, 1, 0, '{}')",
             [(i * total // BUSY,) for i in range(1, BUSY + 1)],
         )
         file.execute("ANALYZE")

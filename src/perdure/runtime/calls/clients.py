@@ -34,6 +34,7 @@ from perdure.runtime.calls.lanes import Lanes
 from perdure.runtime.internals import ref_of
 from perdure.runtime.sessions import verbs
 from perdure.runtime.sessions.results import wait_for
+from perdure.runtime.sessions.sending import send_as_tool
 from perdure.runtime.turns.hydrate import Fetch
 from perdure.session.fold import CODE, SessionState, fold_all
 from perdure.tools.body_scope import BodyScope
@@ -275,7 +276,9 @@ class CallSessionsClient:
         """Send an input to a session, durably."""
         self._site.check_running()
         with visibly():
-            sent = await self._existing(self._stream_of(session)).send(text, key=key)
+            stream = self._stream_of(session)
+            to = self._existing(stream)
+            sent = await send_as_tool(to, ref_of(to), text, key=key, own=stream == self._stream)
         return StartedTurn(SessionId(session), sent.turn_id, sent.is_duplicate)
 
     async def turn_result(self, started: StartedTurn, timeout: float | str | None = None) -> str:

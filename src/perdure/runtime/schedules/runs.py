@@ -47,7 +47,9 @@ def run_of(
         case SendInput(session=session, text=text, agent=agent, by_session=by_session):
             turn, input = TurnId(uuid7(now)), InputId(short_id("in", now))
             said = notification(DUE, {"schedule": id, "text": text}, text="text") if by_session else text
-            item = Input(input=input, turn=turn, parts=(Text(text=said),), source=f"schedule {id}")
+            item = Input(
+                input=input, turn=turn, parts=(Text(text=said),), source=f"schedule {id}", by_session=by_session
+            )
             sent = delivery(session_stream(tenant, SessionId(session)), key, item, at=now, agent=agent or None)
             record = ScheduleFired(due_at=due_at, turn=turn, input=input, request=request, missed=missed)
         case StartsProcess() as target:

@@ -42,14 +42,20 @@ class OpensAt:
 
 
 class Sending:
-    """Sends inputs to one session. `agent` serves the session if the first input opens it."""
+    """Sends inputs to one session. `agent` serves the session if the first input opens it.
 
-    def __init__(self, session: Session, ref: SessionRef, agent: str | None, opens_at: OpensAt) -> None:
+    `by_session`: the session itself is the sender.
+    """
+
+    def __init__(
+        self, session: Session, ref: SessionRef, agent: str | None, opens_at: OpensAt, *, by_session: bool = False
+    ) -> None:
         self._session = session
         self._ref = ref
         self._agent = agent
         self._opens_at = opens_at
         self._none_yet = opens_at.none_yet
+        self._by_session = by_session
 
     async def send(
         self,
@@ -81,6 +87,7 @@ class Sending:
             mode=mode,
             source=short_text(source, "the source"),
             merge_key=check_id(merge_key, what="the replace key") if merge_key is not None else "",
+            by_session=self._by_session,
         )
         attached = given.blobs or given.refers
         if key is None and not attached and await rt.hand(ref.stream, item):
@@ -88,7 +95,9 @@ class Sending:
         source_key = f"key:{key}" if key else f"in:{unique}"
         plain = delivery(ref.stream, source_key, item, at=now, agent=self._agent)
         at = self._opens_at
-        new = replace(plain, blobs=given.blobs, refers=given.refers, queue=at.queue, priority=at.priority)
+        room = rt.queues.limits(ref.tenant).room
+        new = replace(plain, blobs=given.blobs, refers=given.refers, queue=at.queue, priority=at.priority, room=room)
+        await rt.queues.check(ref.tenant, new.input_bytes)
         admission = await self._begin(new) if self._none_yet and mode != "interrupt" and not merge_key else None
         if admission is None:
             await rt.check_readable(ref.stream)
@@ -121,6 +130,7 @@ class Sending:
         ref, rt = self._ref, self._ref.runtime
         match admission:
             case Admitted():
+                rt.queues.admitted(ref.tenant, new.input_bytes)
                 claim = claimed(new, admission)
                 rt.notify(ref.stream, claim, item.turn if claim else None)
                 if item.mode != "queue":
@@ -136,6 +146,14 @@ class Sending:
                     hint="use a new key for new content, or send the same content again",
                     session=ref.id,
                 )
+
+
+async def send_as_tool(session: Session, ref: SessionRef, content: str, *, key: str | None, own: bool) -> TurnHandle:
+    """Send an input for a tool. `own`: the tool runs in a turn of the same session."""
+    sending = Sending(session, ref, None, OpensAt(), by_session=own)
+    return await sending.send(
+        content, key=key, model=None, plugin_input=None, mode="queue", source="", merge_key=None
+    )  # fmt: skip
 
 
 def unanswered(session: SessionRef, rows: Sequence[Row]) -> InputAdmitted:

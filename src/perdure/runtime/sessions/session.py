@@ -108,7 +108,7 @@ class Session:
 
         Raises:
             Error: `input_key_conflict` if the key has other content; `input_too_large`; `invalid_text`;
-                `model_unknown`;
+                `model_unknown`; `queue_full` if too many inputs wait already;
                 `invalid_argument` for a `model` or `plugin_input` with `"steer"`, or `replace_key` with `"interrupt"`;
                 `runtime_effect_attachment_media_type`; `blob_unknown` for a reference to bytes that this tenant does
                 not have; `codec_failed` if the session is encrypted with another key, or is not encrypted although this

@@ -8,11 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from msgspec.structs import replace
+
 from perdure.commit.changes import MODEL_SET, Intervention, Pause
 from perdure.commit.plan import Entry
 from perdure.errors import Code, Error
 from perdure.ids import InputId, SessionId, TurnId, files_stream, tasks_stream, without_keys
-from perdure.inbox.admit import NOBODY, Admission, Delivery, delivery, withdrawn
+from perdure.inbox.admit import NOBODY, Admission, Delivery, Room, delivery, withdrawn
 from perdure.inbox.items import Input, Wake
 from perdure.observe.ends import end_of, has_turn
 from perdure.processes.visibility import edge_tags
@@ -105,7 +107,7 @@ async def replace_queued(session: SessionRef, new: Delivery, item: Input) -> Adm
         ]
         intervention = Intervention(
             session.stream,
-            delivery=new,
+            delivery=replace(new, room=_with_room_of(new.room, same)),
             notes=tuple(Entry.of(withdrawn(old, origin=item.source, by=item), at=new.at) for _, old in same),
             withdraw=tuple(row.id for row, _ in same),
             known_inbox=max((row.id for row in rows), default=0),
@@ -115,6 +117,13 @@ async def replace_queued(session: SessionRef, new: Delivery, item: Input) -> Adm
         except Error as problem:
             if problem.code is not Code.COMMIT_CONFLICT:
                 raise
+
+
+def _with_room_of(room: Room | None, gone: list[tuple[InboxRow, Input]]) -> Room | None:
+    """Return the room of a queue for an input that replaces others in the same write."""
+    if room is None:
+        return None
+    return Room(room.inputs + len(gone), room.bytes + sum(len(row.data) for row, _ in gone))
 
 
 async def cancel_input(

@@ -92,10 +92,15 @@ def definition_of(agent: str) -> str:
 
 
 def message_to(stream: StreamId, key: str, text: str, *, source: str, now: int) -> Delivery:
-    """Return a delivery that sends a text to an existing session, once per key."""
+    """Return a delivery that sends a text to an existing session, once per key, for work that the session began."""
     item = Input(
-        input=InputId(short_id("in", now)), turn=TurnId(uuid7(now)), parts=(Text(text=text),), key=key, source=source
-    )  # fmt: skip
+        input=InputId(short_id("in", now)),
+        turn=TurnId(uuid7(now)),
+        parts=(Text(text=text),),
+        key=key,
+        source=source,
+        by_session=True,
+    )
     return delivery(stream, key, item, at=now)
 
 

@@ -282,6 +282,8 @@ class SessionHost(DrivingHost[TurnDriver]):
         """
         if not self._loaded or self.stopping or self.offered or self._busy or not self._owned.settled:
             return None
+        if item.by_session:
+            return None  # `_begin` counts such turns
         agent = self._shared.agents.get(self.state.agent)
         if agent is None or not isinstance(agent.instructions, str):
             return None  # the sender must not wait for an instructions function
@@ -376,6 +378,14 @@ class SessionHost(DrivingHost[TurnDriver]):
         self._waiting.take(row)
         if self._stuck and not cancel_of(self.state, item.turn):  # the workers died before the turn's first record
             await self._dead_letter(agent, self._beginnings.open(self.state, agent, item, "", row.id))
+            return
+        most = self._shared.queues.limits(self._tenant).own_turns
+        if item.by_session and self.state.own_turns >= most:  # threat: S16
+            begun = self._beginnings.open(self.state, agent, item, "", row.id)
+            message = (
+                f"the session caused {most} turns in a row itself; the next input of a person or host resets the count"
+            )
+            await self._end_at_once(stopped(begun.turn, "own_turns_exceeded", message))
             return
         try:
             instructions = await self._instructions(agent, item.turn, item.parts, deps)

@@ -209,5 +209,6 @@ def _news(parent: Parent, session: SessionId, ended: TurnEnded, records: tuple[R
         key=key,
         mode="steer",
         source=key,
+        by_session=True,
     )
     return delivery(parent.stream, f"key:{key}", item, at=at)

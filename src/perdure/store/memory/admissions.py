@@ -10,7 +10,9 @@ from perdure.inbox.admit import (
     Admitted,
     Conflict,
     Delivery,
+    Waiting,
     blob_unknown,
+    check_queue,
     decide,
     ids_of,
     opens,
@@ -47,6 +49,7 @@ def take_in(on: Tables, new: Delivery) -> Admission:
     judged = decide(stream.admissions.get(new.source_key) if stream else None, new)
     if judged is not None:
         return judged
+    check_queue(new, stream.waiting if stream else Waiting())
     _check_refers(on, new)
     if opening:
         stream = _open(on, new)

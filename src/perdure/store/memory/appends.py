@@ -87,8 +87,7 @@ def _apply(on: Tables, plan: Plan, stream: Stream, judgement: Apply) -> Receipt:
     for entry in plan.entries:
         stream.write(entry, fence=plan.fence, n=plan.n)
     for inbox_id in plan.consume:
-        del stream.inbox[inbox_id], stream.came_at[inbox_id]
-        stream.wakes.discard(inbox_id)
+        stream.take_out(inbox_id)
     for timer in plan.timers:
         if isinstance(timer, SetTimer):
             stream.timers.setdefault(timer.name, timer.due_at)

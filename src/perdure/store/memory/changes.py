@@ -54,8 +54,7 @@ def intervene(on: Tables, intervention: Intervention) -> Intervened:
     if new is not None and not isinstance(admission, Admitted):
         return Intervened(done=False, admission=admission)
     for row in intervention.withdraw:
-        del stream.inbox[row], stream.came_at[row]
-        stream.wakes.discard(row)
+        stream.take_out(row)
     if pause is not None:
         _pause(stream, pause)
     for other in intervention.outbox:

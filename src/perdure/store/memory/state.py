@@ -12,7 +12,7 @@ from perdure.clock import Clock
 from perdure.commit.changes import Pause
 from perdure.commit.plan import Blob, Entry, OutboxResult, Prune, Snapshot, StreamState, ends
 from perdure.ids import BlobHash, Fence, InputId, PromiseId, Seq, StreamId, TurnId, WorkerId, stream_names
-from perdure.inbox.admit import Delivery, is_news, stream_unknown
+from perdure.inbox.admit import Delivery, Waiting, is_news, stream_unknown
 from perdure.store.permits import Permit
 from perdure.store.shapes import Counters, InboxRow
 from perdure.vocab.log_keys import PROCESS_END
@@ -55,6 +55,7 @@ class Stream:
     inbox: dict[int, InboxRow] = field(default_factory=dict[int, InboxRow])
     wakes: set[int] = field(default_factory=set[int])
     came_at: dict[int, int] = field(default_factory=dict[int, int])
+    input_bytes: dict[int, int] = field(default_factory=dict[int, int])
     timers: dict[str, int] = field(default_factory=dict[str, int])
     waits: set[PromiseId] = field(default_factory=set[PromiseId])
     blobs: set[BlobHash] = field(default_factory=set[BlobHash])
@@ -83,6 +84,17 @@ class Stream:
     def state(self) -> StreamState:
         """The state that judges a plan."""
         return StreamState(self.owner, self.fence, self.n, self.last_seq, self.format)
+
+    @property
+    def waiting(self) -> Waiting:
+        """The inputs in the inbox."""
+        return Waiting(len(self.input_bytes), sum(self.input_bytes.values()))
+
+    def take_out(self, inbox_id: int) -> None:
+        """Delete an inbox row."""
+        del self.inbox[inbox_id], self.came_at[inbox_id]
+        self.wakes.discard(inbox_id)
+        self.input_bytes.pop(inbox_id, None)
 
     @property
     def names(self) -> tuple[str, str, str]:
@@ -238,6 +250,8 @@ class Tables:
         inbox_id = next(self._inbox_ids)
         stream.inbox[inbox_id] = InboxRow(inbox_id, new.stream, new.source_key, new.data, new.at)
         stream.came_at[inbox_id] = self.clock.wall_ms()
+        if size := new.input_bytes:
+            stream.input_bytes[inbox_id] = size
         if is_news(new.item):
             stream.wakes.add(inbox_id)
         return inbox_id

@@ -10,7 +10,7 @@ from perdure.commit.changes import Amendment, Intervention, Label, NewStream, No
 from perdure.commit.plan import Blob, Entry, Plan, Receipt
 from perdure.errors import Error
 from perdure.ids import BlobHash, PromiseId, Seq, StreamId, Tenant, WorkerId
-from perdure.inbox.admit import Admission, Delivery
+from perdure.inbox.admit import Admission, Delivery, Waiting
 from perdure.store.memory import admissions, appends, changes, claims, leases, promises, reads
 from perdure.store.memory.live import MemoryChannel
 from perdure.store.memory.state import MemoryWorker, Tables
@@ -125,6 +125,11 @@ class MemoryStore:
         return admissions.admit(self._on, delivery, claim_for)
 
     # --- changes from outside
+
+    async def waiting(self, tenant: Tenant) -> Waiting:
+        """Return the inputs that wait in all streams of a tenant, and their bytes."""
+        queues = [stream.waiting for stream in self._on.streams.values() if stream.names[0] == tenant]
+        return Waiting(sum(queue.inputs for queue in queues), sum(queue.bytes for queue in queues))
 
     async def annotate(self, stream: StreamId, entry: Entry, *, label: Label | None = None) -> Annotated:
         """Append an admitted record, without a fence. The first record under its key wins."""

@@ -10,7 +10,19 @@ from perdure.commit.changes import Label
 from perdure.commit.plan import OutboxResult, first_entry, sent_as
 from perdure.errors import Error
 from perdure.ids import StreamId, WorkerId, stream_names
-from perdure.inbox.admit import Admission, Admitted, Conflict, Delivery, blob_unknown, decide, ids_of, is_news, opens
+from perdure.inbox.admit import (
+    Admission,
+    Admitted,
+    Conflict,
+    Delivery,
+    Waiting,
+    blob_unknown,
+    check_queue,
+    decide,
+    ids_of,
+    is_news,
+    opens,
+)
 from perdure.store.postgres.columns import flags, numbers, pieces, texts
 from perdure.store.postgres.driver import Cells, ForeignKeyViolationError
 from perdure.store.postgres.streams import begin_stream, put, refer, relabel
@@ -78,7 +90,8 @@ def _is_simple(new: Delivery) -> bool:
 
 async def _admit_many(on: PgTransaction, places: Sequence[int], asked: Sequence[AdmitQuery], now: int) -> list[Cells]:
     opening = {a.delivery.stream: a for a in reversed(asked) if a.delivery.agent is not None}
-    return await on.all("admit", *_deliveries(places, asked), *_openings(list(opening.values()), now))
+    values = (*_deliveries(places, asked), *_openings(list(opening.values()), now), *_rooms(asked))
+    return await on.all("admit", *values)
 
 
 async def send(on: PgTransaction, outbox: Sequence[Delivery], now: int) -> list[OutboxResult]:
@@ -129,6 +142,15 @@ def _deliveries(places: Sequence[int], asked: Sequence[AdmitQuery]) -> list[obje
     ]
 
 
+def _rooms(asked: Sequence[AdmitQuery]) -> list[object]:
+    new = [a.delivery for a in asked]
+    return [
+        numbers([d.input_bytes for d in new]),
+        numbers([d.room.inputs if d.room else None for d in new]),
+        numbers([d.room.bytes if d.room else None for d in new]),
+    ]
+
+
 def _openings(asked: Sequence[AdmitQuery], now: int) -> list[object]:
     names = [stream_names(a.delivery.stream) for a in asked]
     opened = [first_entry(a.delivery) for a in asked]
@@ -159,11 +181,14 @@ async def deliver(on: PgTransaction, new: Delivery, now: int) -> Admission:
         if known is None:  # do not store the bytes of a refused delivery
             await refer(on, stream, new.blobs)
             await _refer_again(on, stream, new)
-    added = await on.one("admission_insert", stream, new.source_key, new.content, *ids_of(new.item))
+    statement = "admission_insert_counted" if new.room else "admission_insert"
+    added = await on.one(statement, stream, new.source_key, new.content, *ids_of(new.item))
     if added is None:
         judged = decide(tuple(await on.one("admission_find", stream, new.source_key)), new)
         assert judged is not None
         return judged
+    if new.room is not None:
+        check_queue(new, Waiting(*added))
     return Admitted(await put(on, stream, new))
 
 

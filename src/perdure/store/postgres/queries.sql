@@ -157,14 +157,16 @@ ON CONFLICT (stream) DO UPDATE SET seq = excluded.seq, code = excluded.code, dat
 
 -- name: admit
 -- Many deliveries. A delivery that is missing in the result was not admitted: it is a duplicate or was refused. Rows
--- are inserted in a fixed order, because a concurrent duplicate waits for the first one. Columns are passed as text,
+-- are inserted in a fixed order, because a concurrent duplicate waits for the first one. An input that does not fit into
+-- its queue counts for those after it, which are then judged alone. Columns are passed as text,
 -- and all bytes as one value (`columns.py`).
 WITH new AS (
     SELECT d.*, substring($9::bytea FROM d.start FOR d.size) AS data
     FROM unnest($1::text::int[], $2::text::text[], $3::text::text[], $4::text::text[], $5::text::text[], $6::text::text[],
         $7::text::bigint[], $8::text::bool[], $10::text::int[], $11::text::int[], $12::text::text[], $13::text::text[],
-        $14::text::bool[])
-        AS d (i, stream, source_key, content, turn, input, at, wakes, start, size, agent, claimer, fresh)
+        $14::text::bool[], $30::text::bigint[], $31::text::bigint[], $32::text::bigint[])
+        AS d (i, stream, source_key, content, turn, input, at, wakes, start, size, agent, claimer, fresh, input_bytes,
+            max_inputs, max_bytes)
 ), opened AS (
     INSERT INTO perdure.streams (stream, tenant, kind, name, agent, format, last_seq, fence, n, owner, active, parked,
         created_at, updated_at, queue, priority)
@@ -186,14 +188,27 @@ WITH new AS (
 ), target AS (
     SELECT s.id, s.stream, s.agent, false AS opened FROM perdure.streams AS s WHERE s.stream = ANY ($2::text::text[])
     UNION ALL SELECT o.id, o.stream, o.agent, true FROM opened AS o
+), waiting AS (
+    SELECT t.id, w.inputs, w.bytes FROM (
+        SELECT DISTINCT s.id FROM target AS s JOIN new AS l ON l.stream = s.stream WHERE l.max_inputs IS NOT NULL
+        ORDER BY s.id
+    ) AS t CROSS JOIN LATERAL perdure.waiting(t.id) AS w
+), roomy AS (
+    SELECT r.i FROM (
+        SELECT d.i, d.max_inputs, d.max_bytes,
+            w.inputs + count(*) FILTER (WHERE d.input_bytes > 0) OVER earlier AS inputs,
+            w.bytes + sum(d.input_bytes) OVER earlier AS bytes
+        FROM new AS d JOIN target AS t ON t.stream = d.stream LEFT JOIN waiting AS w ON w.id = t.id
+        WINDOW earlier AS (PARTITION BY d.stream ORDER BY d.i)
+    ) AS r WHERE r.max_inputs IS NULL OR (r.inputs <= r.max_inputs AND r.bytes <= r.max_bytes)
 ), known AS (
     INSERT INTO perdure.admissions (stream, source_key, content, turn, input)
     SELECT t.id, d.source_key, d.content, d.turn, d.input FROM new AS d JOIN target AS t ON t.stream = d.stream
-    WHERE (d.agent IS NULL OR d.agent = t.agent) AND (t.opened OR NOT d.fresh)
+    WHERE (d.agent IS NULL OR d.agent = t.agent) AND (t.opened OR NOT d.fresh) AND d.i IN (SELECT r.i FROM roomy AS r)
     ORDER BY d.stream, d.source_key ON CONFLICT DO NOTHING RETURNING stream, source_key
 ), put AS (
-    INSERT INTO perdure.inbox (stream, source_key, at, wakes, data)
-    SELECT t.id, d.source_key, d.at, d.wakes, d.data
+    INSERT INTO perdure.inbox (stream, source_key, at, wakes, input_bytes, data)
+    SELECT t.id, d.source_key, d.at, d.wakes, d.input_bytes, d.data
     FROM new AS d JOIN target AS t ON t.stream = d.stream
     JOIN known AS k ON k.stream = t.id AND k.source_key = d.source_key
     ORDER BY d.i RETURNING id, stream, source_key
@@ -372,8 +387,21 @@ SELECT position, verdict, because FROM perdure.outbox_rejections WHERE stream = 
 -- name: admission_find
 SELECT content, turn, input FROM perdure.admissions WHERE stream = $1 AND source_key = $2
 
+-- name: admission_insert_counted
+-- The waiting inputs before this one. No row is returned if the key is taken.
+WITH added AS (
+    INSERT INTO perdure.admissions (stream, source_key, content, turn, input) VALUES ($1, $2, $3, $4, $5)
+    ON CONFLICT DO NOTHING RETURNING stream
+)
+SELECT w.inputs, w.bytes FROM added AS a CROSS JOIN LATERAL perdure.waiting(a.stream) AS w
+
+-- name: tenant_waiting
+SELECT count(*), coalesce(sum(i.input_bytes), 0)::bigint
+FROM perdure.inbox AS i JOIN perdure.streams AS s ON s.id = i.stream WHERE s.tenant = $1 AND i.input_bytes > 0
+
 -- name: inbox_insert
-INSERT INTO perdure.inbox (stream, source_key, at, wakes, data) VALUES ($1, $2, $3, $4, $5) RETURNING id
+INSERT INTO perdure.inbox (stream, source_key, at, wakes, input_bytes, data) VALUES ($1, $2, $3, $4, $5, $6)
+RETURNING id
 
 -- name: annotate
 -- No row is returned if the stream does not exist or the key is taken.

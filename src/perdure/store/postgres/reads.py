@@ -10,6 +10,7 @@ from perdure.commit.changes import Pause
 from perdure.commit.plan import Blob, Snapshot
 from perdure.errors import Code, Error
 from perdure.ids import BlobHash, PromiseId, Seq, StreamId, Tenant, WorkerId
+from perdure.inbox.admit import Waiting
 from perdure.store.postgres.claims import find_worker, list_workers
 from perdure.store.postgres.columns import texts
 from perdure.store.postgres.driver import Cells
@@ -60,6 +61,11 @@ async def inbox(on: PgTransaction, stream: StreamId) -> tuple[InboxRow, ...]:
     """Return a stream's queued inbox rows, oldest first."""
     found = await on.all("inbox_read", stream)
     return tuple(InboxRow(id, stream, source_key, data, at) for id, source_key, data, at in found)
+
+
+async def waiting(on: PgTransaction, tenant: Tenant) -> Waiting:
+    """Return the inputs that wait in all streams of a tenant, and their bytes."""
+    return Waiting(*await on.one("tenant_waiting", tenant))
 
 
 async def count(on: PgTransaction, stream: StreamId, begins: str, until: Seq) -> int:

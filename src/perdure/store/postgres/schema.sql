@@ -63,7 +63,7 @@ CREATE TABLE perdure.admissions (
     PRIMARY KEY (stream, source_key)
 );
 
--- wakes: the row wakes a parked stream. came_at: time of arrival on the server's clock; at: time on the sender's clock.
+-- wakes: the row wakes a parked stream. input_bytes: size of an input with its new attachments; 0: another item. came_at: time of arrival on the server's clock; at: time on the sender's clock.
 CREATE TABLE perdure.inbox (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     stream bigint NOT NULL REFERENCES perdure.streams (id) ON DELETE CASCADE,
@@ -71,9 +71,18 @@ CREATE TABLE perdure.inbox (
     at bigint NOT NULL,
     came_at bigint NOT NULL DEFAULT (extract(epoch FROM clock_timestamp()) * 1000)::bigint,
     wakes boolean NOT NULL,
+    input_bytes bigint NOT NULL DEFAULT 0,
     data bytea NOT NULL
 ) WITH (autovacuum_vacuum_scale_factor = 0.02);
 CREATE INDEX inbox_stream ON perdure.inbox (stream);
+
+-- The inputs that wait in a stream. Senders to one stream wait here for each other, until the earlier one has committed.
+-- The second statement of a volatile function has a snapshot of its own, so it counts what they inserted.
+CREATE FUNCTION perdure.waiting(bigint) RETURNS TABLE (inputs bigint, bytes bigint) LANGUAGE sql VOLATILE AS $$
+    SELECT pg_advisory_xact_lock(hashtextextended('perdure inbox', $1));
+    SELECT count(*), coalesce(sum(i.input_bytes), 0)::bigint FROM perdure.inbox AS i
+    WHERE i.stream = $1 AND i.input_bytes > 0
+$$;
 
 -- Rejected outbox entries of an append (fence, n). An entry without a row here was accepted.
 CREATE TABLE perdure.outbox_rejections (

@@ -71,5 +71,7 @@ async def relabel(on: PgTransaction, stream: int, name: StreamId, label: Label) 
 
 async def put(on: PgTransaction, stream: int, new: Delivery) -> int:
     """Put a delivery into a stream's inbox inside a transaction, without any check; return the id of its row."""
-    (inbox_id,) = await on.one("inbox_insert", stream, new.source_key, new.at, is_news(new.item), new.data)
+    (inbox_id,) = await on.one(
+        "inbox_insert", stream, new.source_key, new.at, is_news(new.item), new.input_bytes, new.data
+    )
     return inbox_id

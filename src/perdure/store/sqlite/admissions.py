@@ -6,7 +6,18 @@ from perdure.commit.changes import Label
 from perdure.commit.plan import OutboxResult, first_entry, sent_as
 from perdure.errors import Error
 from perdure.ids import BlobHash, WorkerId, stream_names
-from perdure.inbox.admit import Admission, Admitted, Conflict, Delivery, blob_unknown, decide, ids_of, opens
+from perdure.inbox.admit import (
+    Admission,
+    Admitted,
+    Conflict,
+    Delivery,
+    Waiting,
+    blob_unknown,
+    check_queue,
+    decide,
+    ids_of,
+    opens,
+)
 from perdure.store.sqlite.claims import claim_idle
 from perdure.store.sqlite.streams import begin_stream, put, refer, relabel
 from perdure.store.sqlite.tx import Tx
@@ -22,7 +33,7 @@ def admit(tx: Tx, new: Delivery, claim_for: WorkerId | None) -> Admission:
 
 def deliver(tx: Tx, new: Delivery) -> Admission:
     """Put a delivery into a stream's inbox once; open a missing stream if the delivery allows that."""
-    target = tx.one("stream_target", (new.stream,))
+    target = tx.one("stream_target_waiting" if new.room else "stream_target", (new.stream,))
     opening = opens(target[1] if target else None, new)
     refused = new.once and tx.one("tombstone_find", (new.stream,)) is not None if opening else new.fresh
     if refused:
@@ -30,6 +41,7 @@ def deliver(tx: Tx, new: Delivery) -> Admission:
     judged = None if opening else decide(tx.one("admission_find", (target[0], new.source_key)), new)
     if judged is not None:
         return judged
+    check_queue(new, Waiting(*target[2:]) if target else Waiting())
     known = [_stored(tx, new, hash) for hash in new.refers]  # refuse before the first write
     stream = _open_stream(tx, new) if opening else target[0]
     refer(tx, stream, new.blobs)

@@ -104,6 +104,15 @@ UPDATE streams SET queue = ?, priority = ? WHERE stream = ?
 -- name: stream_target
 SELECT id, agent FROM streams WHERE stream = ?
 
+-- name: stream_target_waiting
+-- The target with its waiting inputs, for a delivery to a queue with a limit.
+SELECT s.id, s.agent, count(i.id), coalesce(sum(i.input_bytes), 0)
+FROM streams AS s LEFT JOIN inbox AS i ON i.stream = s.id AND i.input_bytes > 0 WHERE s.stream = ? GROUP BY s.id
+
+-- name: tenant_waiting
+SELECT count(*), coalesce(sum(i.input_bytes), 0)
+FROM inbox AS i JOIN streams AS s ON s.id = i.stream WHERE s.tenant = ? AND i.input_bytes > 0
+
 -- name: stream_annotated
 UPDATE streams SET last_seq = ?, format = ?, updated_at = ? WHERE id = ?
 
@@ -151,7 +160,7 @@ SELECT content, turn, input FROM admissions WHERE stream = ? AND source_key = ?
 INSERT INTO admissions (stream, source_key, content, turn, input) VALUES (?, ?, ?, ?, ?)
 
 -- name: inbox_insert
-INSERT INTO inbox (stream, source_key, at, came_at, wakes, data) VALUES (?, ?, ?, ?, ?, ?)
+INSERT INTO inbox (stream, source_key, at, came_at, wakes, input_bytes, data) VALUES (?, ?, ?, ?, ?, ?, ?)
 
 -- name: inbox_last
 SELECT coalesce(max(id), 0) FROM inbox WHERE stream = ?

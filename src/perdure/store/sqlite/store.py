@@ -18,7 +18,7 @@ from perdure.commit.changes import Amendment, Intervention, Label, NewStream, No
 from perdure.commit.plan import Blob, Entry, Plan, Receipt, check_budget
 from perdure.errors import Code, Error
 from perdure.ids import BlobHash, PromiseId, Seq, StreamId, Tenant, WorkerId
-from perdure.inbox.admit import Admission, Delivery, stream_unknown
+from perdure.inbox.admit import Admission, Delivery, Waiting, stream_unknown
 from perdure.store.locks import WorkerLocks, boot_id
 from perdure.store.permits import Permit, PermitRequest
 from perdure.store.private import diagnose, make_folder
@@ -352,6 +352,10 @@ class SqliteStore:
         if len(few.rows) <= FEW:
             return few
         return await self._reading().bulk(lambda on: reads.load(on, stream, code))
+
+    async def waiting(self, tenant: Tenant) -> Waiting:
+        """Return the inputs that wait in all streams of a tenant, and their bytes."""
+        return await self._reading().bulk(lambda on: Waiting(*on.one("tenant_waiting", (tenant,))))
 
     async def inbox(self, stream: StreamId) -> tuple[InboxRow, ...]:
         """Return a stream's queued inbox rows, oldest first."""

@@ -64,7 +64,7 @@ def relabel(tx: Tx, stream: int, name: StreamId, label: Label) -> None:
 
 def put(tx: Tx, stream: int, new: Delivery) -> int:
     """Put a delivery into a stream's inbox without any check; return the id of its row."""
-    values = (stream, new.source_key, new.at, tx.clock.wall_ms(), is_news(new.item), new.data)
+    values = (stream, new.source_key, new.at, tx.clock.wall_ms(), is_news(new.item), new.input_bytes, new.data)
     inbox_id = tx.run("inbox_insert", values).lastrowid
     assert inbox_id is not None
     return inbox_id

@@ -27,6 +27,7 @@ from perdure.testing.laws.promises import PromiseLaws
 from perdure.testing.laws.prunes import PruneLaws
 from perdure.testing.laws.queues import QueueLaws
 from perdure.testing.laws.receipts import ReceiptLaws
+from perdure.testing.laws.rooms import RoomLaws
 from perdure.testing.laws.sends import SendLaws
 from perdure.testing.laws.snapshots import SnapshotLaws
 from perdure.testing.laws.streams import StreamLaws
@@ -37,6 +38,7 @@ class StoreLaws(
     AppendLaws,
     ReceiptLaws,
     InboxLaws,
+    RoomLaws,
     SendLaws,
     LeaseLaws,
     ClaimLaws,

@@ -62,7 +62,7 @@ CREATE TABLE admissions (
 ) WITHOUT ROWID;
 
 -- AUTOINCREMENT: the id of a consumed row is never reused. wakes: the row wakes a parked stream.
--- came_at: time of arrival; at: time of sending.
+-- came_at: time of arrival; at: time of sending. input_bytes: size of an input with its new attachments; 0: another item.
 CREATE TABLE inbox (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     stream INTEGER NOT NULL REFERENCES streams (id) ON DELETE CASCADE,
@@ -70,6 +70,7 @@ CREATE TABLE inbox (
     at INTEGER NOT NULL,
     came_at INTEGER NOT NULL,
     wakes INTEGER NOT NULL,
+    input_bytes INTEGER NOT NULL,
     data BLOB NOT NULL
 );
 CREATE INDEX inbox_stream ON inbox (stream);
