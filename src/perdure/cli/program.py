@@ -9,8 +9,11 @@ import sys
 from functools import cache
 from pathlib import Path
 
+from perdure.observe.command_lines import command_line
+
 NAME = "perdure"
-_COMMAND = re.compile(r"(?<![\w./-])perdure(?= [a-z-])")
+_COMMAND = re.compile(r"(?<!\S)'[^']*'|(?<![\w./-])perdure(?= [a-z-])")
+"""The name at the beginning of a command, or a quoted word, in which the name means nothing."""
 
 
 @cache
@@ -27,6 +30,11 @@ def program() -> str:
     return shlex.quote(str(typed)) if typed.name == NAME else NAME
 
 
+def own_command(command: str, *words: str, flags: str = "") -> str:
+    """Return a command of this program, in which each word is one argument, whatever its characters."""
+    return program() + command_line(command, *words, flags=flags).removeprefix(NAME)
+
+
 def pasteable(text: str) -> str:
     """Replace the name of the program in the commands of a text."""
-    return _COMMAND.sub(lambda _: program(), text)
+    return _COMMAND.sub(lambda found: program() if found[0] == NAME else found[0], text)

@@ -8,22 +8,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from perdure.vocab.invisible import one_line_json, spelled
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "bold red", "dim": "dim", "doubt": "yellow", "": ""}
-_CONTROLS = (*range(32), *range(127, 160))
-_TURNING = (
-    0x61C,
-    0x200E,
-    0x200F,
-    *range(0x202A, 0x202F),
-    *range(0x2066, 0x206A),
-)  # bidirectional controls reorder text
-_UNSEEN = {code: None for code in _CONTROLS if chr(code) not in "\n\t"} | {code: f"\\u{code:04x}" for code in _TURNING}
-_SPELLED = {code: ascii(chr(code))[1:-1] for code in (*_CONTROLS, *_TURNING, 0x2028, 0x2029)}
+_CONTROLS = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+_PROSE = "\n\t\u200c\u200d"
+"""The invisible characters that prose needs: lines, and the joiners of several scripts and of pictures."""
 _WIDE = 10_000
 _GAP = 2
 _LEAST = 12
@@ -52,16 +47,16 @@ class Cell:
 
 
 def plain(text: str) -> str:
-    """Escape the terminal controls in text from a log."""
-    return text.translate(_UNSEEN)
+    """Return text of several lines without terminal controls, and with other invisible characters spelled out."""
+    return spelled(text.translate(_CONTROLS), keep=_PROSE)
 
 
 def in_line(text: str) -> str:
     """Escape foreign text for use inside one line, so that it cannot forge lines of our output.
 
-    Line ends, terminal controls and bidirectional controls are spelled out.
+    Line ends, terminal controls, bidirectional controls and all other invisible characters are spelled out.
     """
-    return text.translate(_SPELLED)
+    return spelled(text)  # threat: S20
 
 
 def one_line(text: str, limit: int = 60) -> str:
@@ -169,10 +164,10 @@ def _styled(cell: Cell) -> Text:
 
 
 def emit(**fields: object) -> None:
-    """Print one JSON object on one line."""
+    """Print one JSON object on one line. Invisible characters are escaped, as JSON permits."""
     from perdure.codec import encode
 
-    print(encode(fields).decode(), flush=True)
+    print(one_line_json(encode(fields).decode()), flush=True)  # threat: S20
 
 
 # --- time ---------------------------------------------------------------------------------------------------------

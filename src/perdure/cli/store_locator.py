@@ -80,7 +80,14 @@ def db_flag(db: str) -> str:
 
 def to_paste(text: str, db: str) -> str:
     """Add this command's `--db` option to each `perdure` command quoted in a text."""
-    return re.sub(r"`(perdure [^`]*)`", lambda found: f"`{pasteable(found[1])}{db_flag(db)}`", text)
+    return re.sub(
+        r"`(perdure(?: [a-z][a-z-]*)+)((?: -- )?[^`]*)`", lambda found: _with_db(found[1], found[2], db), text
+    )
+
+
+def _with_db(command: str, rest: str, db: str) -> str:
+    flag = db_flag(db)
+    return f"`{pasteable(command)}{flag}{rest}`" if rest.startswith(" -- ") else f"`{pasteable(command)}{rest}{flag}`"
 
 
 def _without_password(db: str) -> str:

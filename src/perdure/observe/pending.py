@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypedDict
@@ -11,6 +10,7 @@ from perdure.codec import Json
 from perdure.effects.journal import EffectJournal
 from perdure.errors import Code, Error
 from perdure.ids import CallId, EffectId, PromiseId, Seq, SessionId, StreamId, TurnId, stream_names
+from perdure.observe.command_lines import command_line
 from perdure.session.fold import CODE, fold_all
 from perdure.store.protocol import Store
 from perdure.vocab.effects import AwaitEvent, EffectKind, PreparedToolCall
@@ -79,8 +79,10 @@ def who_can_answer(kind: Literal["approval", "doubt"], promise: PromiseId) -> st
     """Return the calls and commands that resolve a request to a person."""
     id = ask_id(kind, promise)
     if kind == "approval":
-        return f"rt.approvals.approve({id!r}, by=...) or .deny(...); `perdure approvals approve {id}` or `deny`"
-    return f"rt.approvals.settle({id!r}, ..., by=...); `perdure approvals settle {id} OUTCOME`"
+        return (
+            f"rt.approvals.approve({id!r}, by=...) or .deny(...); `{command_line('approvals approve', id)}` or `deny`"
+        )
+    return f"rt.approvals.settle({id!r}, ..., by=...); `{command_line('approvals settle', id)} OUTCOME`"
 
 
 async def pending(store: Store, stream: StreamId) -> tuple[PendingItem, ...]:
@@ -189,19 +191,21 @@ def _item(
     decision = decision_owed(started, at.session, at.turn, at.since)
     match started.command, ref:
         case AwaitEvent(key=key, about=PreparedToolCall() as about), _ if isinstance(key.wait, ClientResult):
-            who = f"the client: session.post_result({about.call_id!r}, ...); `perdure sessions post-result {_word(at)}`"
+            command = command_line("sessions post-result", at.session)
+            who = f"the client: session.post_result({about.call_id!r}, ...); `{command}`"
             what = f"the client's result of tool {about.tool_name}"
             yield PendingClientCall(**_fields(started, at, "client_call", about.call_id, what, who), args=about.args)
         case AwaitEvent(key=key, about=PreparedToolCall() as about), _ if isinstance(key.wait, UserAnswer):
             asked = () if started.redacted else questions_of(about.args)
-            who = f"a person: session.answer({about.call_id!r}, {{...}}, by=...); `perdure sessions answer {_word(at)}`"
+            command = command_line("sessions answer", at.session)
+            who = f"a person: session.answer({about.call_id!r}, {{...}}, by=...); `{command}`"
             what = "a person's answer to " + "; ".join(_short(question.question) for question in asked)
             fields = _fields(started, at, "question", about.call_id, what, who)
             yield PendingQuestion(**fields, questions=asked)
         case AwaitEvent(about=PreparedToolCall()), _ if decision is not None:
             yield decision
         case AwaitEvent(), PartRef(kind="event", name=name):
-            command = f"`perdure resolve {_word(at)} {shlex.quote(name)}`"
+            command = f"`{command_line('resolve', at.session, name)}`"
             who = f"session.resolve({name!r}, ...), or the key that was handed out; {command}"
             yield _plain(started, at, "event", name, f"event {name!r} of tool {at.tool}", who)
         case AwaitEvent(), EffectRef(tail="completion") if ended is None:
@@ -239,10 +243,6 @@ def _fields(started: EffectStarted, at: _PendingPosition, kind: PendingKind, id:
         since=at.since,
         until=at.until,
     )
-
-
-def _word(at: _PendingPosition) -> str:
-    return shlex.quote(at.session)
 
 
 def decision_owed(started: EffectStarted, session: SessionId, turn: TurnId, since: int) -> PendingDecision | None:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from perdure.codec import Json, encode, head_of
 from perdure.vocab.approvals import approved, did_not_happen, happened, refused
+from perdure.vocab.invisible import one_line_json
 from perdure.vocab.messages import ImagePart, Message, Opaque, Part, Reply, Text, Thinking, ToolCall, ToolResultPart
-from perdure.vocab.notifications import one_line_json
 from perdure.vocab.outcomes import (
     AwaitEventOutcome,
     CompletedToolCall,

@@ -65,6 +65,7 @@ async def _record(name: str, seq: int, db: str, *, json: bool) -> None:
     from perdure.cli.screen import emit, say, utc
     from perdure.cli.store_locator import find_session, opened
     from perdure.errors import Code, Error
+    from perdure.observe.command_lines import command_line
 
     async with opened(db) as rt:
         session = await find_session(rt, name)
@@ -74,7 +75,7 @@ async def _record(name: str, seq: int, db: str, *, json: bool) -> None:
             Code.RECORD_UNKNOWN,
             f"{session.id} has no record {seq}",
             because=f"the last record is {len(rows)}",
-            hint=f"perdure journal show {session.id}",
+            hint=command_line("journal show", session.id),
         )
     row, line = rows[seq - 1], Reader().lines(rows[:seq])[-1]
     record = as_json(row.record)

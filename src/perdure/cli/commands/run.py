@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -96,7 +97,7 @@ async def _session(rt: Runtime, order: _RunCommand) -> Session:
                 Code.INVALID_ARGUMENT,
                 f"{order.target} has {len(rt.agents)} agents",
                 because=f"the agents are {', '.join(rt.agents)}",
-                hint=f"--agent {next(iter(rt.agents))}",
+                hint=f"--agent {shlex.quote(next(iter(rt.agents)))}",
             )
         agent = next(iter(rt.agents))
     asked = rt.agents.get(agent or (known.agent if known else ""))
@@ -106,7 +107,7 @@ async def _session(rt: Runtime, order: _RunCommand) -> Session:
 
 
 async def _left(rt: Runtime, session: Session, sent: TurnHandle, order: _RunCommand) -> int:
-    from perdure.cli.program import program
+    from perdure.cli.program import own_command
     from perdure.cli.screen import emit, note, say
 
     alive = sum(worker.alive for worker in await core_of(rt).store.workers())
@@ -117,7 +118,7 @@ async def _left(rt: Runtime, session: Session, sent: TurnHandle, order: _RunComm
     if not order.quiet:
         who = "a worker is running" if alive else "no worker is running; the input waits for one"
         note(f"Sent: {who}.")
-        note(f"  watch     {program()} sessions watch {session.id}{_db_flag(rt, order)}")
+        note(f"  watch     {own_command('sessions watch', session.id, flags=_db_flag(rt, order))}")
     return 0
 
 
@@ -156,7 +157,7 @@ async def _print(sent: TurnHandle, order: _RunCommand) -> None:
 
 async def _detach(rt: Runtime, session: Session, order: _RunCommand) -> int:
     from perdure.cli.exits import INTERRUPTED
-    from perdure.cli.program import program
+    from perdure.cli.program import own_command, program
     from perdure.cli.screen import note
     from perdure.cli.store_locator import db_flag
 
@@ -166,14 +167,16 @@ async def _detach(rt: Runtime, session: Session, order: _RunCommand) -> int:
     db = _db_flag(rt, order)
     note("")
     note(f"Detached from {session.id}. {rest}")
-    note(f"  watch     {program()} sessions watch {session.id}{db}")
-    note(f'  continue  {program()} run {order.target} "…" --session {session.id}{db_flag(order.db)}')
+    note(f"  watch     {own_command('sessions watch', session.id, flags=db)}")
+    again = f'{shlex.quote(order.target)} "…" --session {shlex.quote(session.id)}{db_flag(order.db)}'
+    note(f"  continue  {program()} run {again}")
     return INTERRUPTED
 
 
 async def _conclude(rt: Runtime, session: Session, sent: TurnHandle, order: _RunCommand) -> int:
     from perdure.cli.exits import FAILED, OK, OVER_LIMIT, complain
     from perdure.cli.screen import emit, note
+    from perdure.observe.command_lines import command_line
 
     result = await sent.result()
     if order.json:
@@ -189,12 +192,12 @@ async def _conclude(rt: Runtime, session: Session, sent: TurnHandle, order: _Run
             tokens=result.usage.tokens,
         )
     elif result.status == "finished" and not order.quiet:
-        note(f"{result.usage.tokens} tok.  Continue with --session {session.id}")
+        note(f"{result.usage.tokens} tok.  Continue with --session {shlex.quote(session.id)}")
     if result.status == "finished":
         return OK
     if not order.json:
         reason = (result.reason or "stopped").replace("_", " ")
-        hint = f"perdure journal show {session.id}{_db_flag(rt, order)}"
+        hint = command_line("journal show", session.id, flags=_db_flag(rt, order))
         complain(f"turn stopped: {reason}", because=result.message, hint=result.hint or hint)
     return OVER_LIMIT if result.reason == "limit_reached" else FAILED
 

@@ -57,7 +57,7 @@ async def _send(  # noqa: PLR0913 - the options of the command
 ) -> None:
     from typing import cast
 
-    from perdure.cli.program import program
+    from perdure.cli.program import own_command
     from perdure.cli.screen import emit, note
     from perdure.cli.store_locator import db_flag, find_session, opened
     from perdure.vocab.records import InputMode
@@ -70,7 +70,7 @@ async def _send(  # noqa: PLR0913 - the options of the command
         emit(type="sent", v=1, session=session.id, turn=sent.turn_id, input=sent.input_id, duplicate=sent.is_duplicate)
     else:
         what = "Sent before; nothing was added." if sent.is_duplicate else f"Sent as {sent.input_id}."
-        note(f"{what}  watch: {program()} sessions watch {session.id}{db_flag(db)}")
+        note(f"{what}  watch: {own_command('sessions watch', session.id, flags=db_flag(db))}")
 
 
 def cancel(

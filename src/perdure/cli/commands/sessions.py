@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option, Typer
@@ -260,7 +261,7 @@ def _emit_session(info: StreamInfo, why: Explanation, state: SessionState, drawn
 
 
 def _draw(info: StreamInfo, why: Explanation, drawn: list[TurnPicture], limit: int, now: int, db: str) -> None:
-    from perdure.cli.program import program
+    from perdure.cli.program import own_command
     from perdure.cli.screen import ago, count, note, say, took
     from perdure.cli.timeline import bar, note_of
 
@@ -278,7 +279,7 @@ def _draw(info: StreamInfo, why: Explanation, drawn: list[TurnPicture], limit: i
             say(f"  {named:<{width}}  {bar(step, turn, now)}  {note_of(step)}".rstrip(), step.tone.replace("ok", ""))
     if len(drawn) > limit:
         note(f"{limit} of {len(drawn)} turns shown.  more: --turns {len(drawn)}")
-    note(f"next: {program()} journal show {info.name}{db}")
+    note(f"next: {own_command('journal show', info.name, flags=db)}")
 
 
 # --- watch --------------------------------------------------------------------------------------------------------
@@ -334,7 +335,7 @@ def retry(session: SessionName, db: Db = "", json: Json = False) -> None:
 
 
 async def _retry(name: str, db: str, *, json: bool) -> None:
-    from perdure.cli.program import program
+    from perdure.cli.program import own_command
     from perdure.cli.screen import emit, note
     from perdure.cli.store_locator import db_flag, find_session, opened
     from perdure.errors import Code, Error
@@ -346,12 +347,12 @@ async def _retry(name: str, db: str, *, json: bool) -> None:
         except Error as problem:
             if problem.code is not Code.TURN_NOT_RETRYABLE:
                 raise
-            problem.hint = f'perdure run TARGET "…" --session {session.id}{db_flag(db)}'
+            problem.hint = f'perdure run TARGET "…" --session {shlex.quote(session.id)}{db_flag(db)}'
             raise
     if json:
         emit(type="sent", v=1, session=session.id, turn=sent.turn_id, input=sent.input_id, duplicate=sent.is_duplicate)
     else:
-        note(f"Sent again.  watch: {program()} sessions watch {session.id}{db_flag(db)}")
+        note(f"Sent again.  watch: {own_command('sessions watch', session.id, flags=db_flag(db))}")
 
 
 # --- export and import --------------------------------------------------------------------------------------------
@@ -424,13 +425,13 @@ def _contents(file: str) -> bytes:
 
 
 async def _import(name: str, data: bytes, agent: str, db: str) -> None:
-    from perdure.cli.program import program
+    from perdure.cli.program import own_command
     from perdure.cli.screen import note
     from perdure.cli.store_locator import db_flag, opened
 
     async with opened(db) as rt:
         await rt.import_session(name, data, agent=agent or None)
-    note(f"session {name} imported.  next: {program()} sessions show {name}{db_flag(db)}")
+    note(f"session {name} imported.  next: {own_command('sessions show', name, flags=db_flag(db))}")
 
 
 session_verbs.add_to(app)

@@ -170,12 +170,13 @@ def wait(
 async def _task(rt: Runtime, session: str, name: str) -> SessionTask:
     from perdure.cli.store_locator import find_session
     from perdure.errors import Code, Error
+    from perdure.observe.command_lines import command_line
 
     of = await find_session(rt, session)
     found = await rt.tasks.get(of.id, name)
     if found is None:
         raise Error(
-            Code.TASK_UNKNOWN, f"session {of.id} has no task {name!r}", hint=f"perdure tasks list {of.id}"
+            Code.TASK_UNKNOWN, f"session {of.id} has no task {name!r}", hint=command_line("tasks list", of.id)
         )  # fmt: skip
     return found
 

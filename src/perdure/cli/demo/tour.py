@@ -18,7 +18,7 @@ from perdure.cli.demo.ledger import DemoLedger, Mailbox
 from perdure.cli.demo.travel import charge_card
 from perdure.cli.exits import AT_APPROVAL, FAILED, INTERRUPTED, NO_STORE, OK, exit_code
 from perdure.cli.lines import JournalLine, Reader
-from perdure.cli.program import program
+from perdure.cli.program import own_command, program
 from perdure.cli.screen import ago, count, say, took
 from perdure.errors import Code, Error
 from perdure.ids import VERSION
@@ -297,7 +297,11 @@ class _Show:
             say()
 
     def _approve(self, asked: PendingDecision) -> str:
-        return f"{program()} approvals approve {asked.id} --db {shlex.quote(shown(self._tour.store))}"
+        return own_command("approvals approve", asked.id, flags=self._db)
+
+    @property
+    def _db(self) -> str:
+        return f" --db {shlex.quote(shown(self._tour.store))}"
 
     # --- endings
 
@@ -327,9 +331,8 @@ class _Show:
         if emails > self._found.bookings:
             say(f"  The outbox has {count(emails, 'e-mail')}, at most {self._found.bookings} expected  FAIL", "fail")
             good = False
-        db = shlex.quote(shown(self._tour.store))
         say()
-        say(f"  Look inside   {program()} journal show {self._found.session.id} --db {db}")
+        say(f"  Look inside   {own_command('journal show', self._found.session.id, flags=self._db)}")
         say(f"  Once more     {self._tour.command}")
         say(f"  Unattended    {program()} demo --auto     (kills its worker at every step)")
         return OK if good else FAILED

@@ -18,6 +18,7 @@ from perdure.errors import Code, Error
 from perdure.ids import Seq, StreamId, check_id
 from perdure.inbox.admit import Admitted, Conflict, Delivery
 from perdure.inbox.items import Wake
+from perdure.observe.command_lines import command_line
 from perdure.observe.events import Cursor, Event
 from perdure.observe.follow import follow
 from perdure.processes.chronology import Moment, timeline
@@ -390,7 +391,7 @@ def _failed(process: str, code: str, message: str) -> Error:
         Code.PROCESS_FAILED,
         f"process {process} failed: {code}",
         because=message,
-        hint=f"perdure processes show {process}",
+        hint=command_line("processes show", process),
         process=process,
         reason=code,
     )

@@ -33,6 +33,7 @@ from perdure.turn.machine import settlement
 from perdure.vocab.blobs import Blob, blob_of
 from perdure.vocab.children import ChildClaimed, ChildEnded, ChildRegistered
 from perdure.vocab.effects import EffectKind
+from perdure.vocab.invisible import one_line_json
 from perdure.vocab.messages import Reply, Text
 from perdure.vocab.outcomes import InDoubt, LlmCallOutcome
 from perdure.vocab.records import (
@@ -108,7 +109,7 @@ async def export(store: Store, info: StreamInfo, *, now: int) -> bytes:
         told = {"type": "blob", "hash": hash, "media_type": blob.media_type}
         lines.append({**told, "data": b64encode(blob.data).decode()})
     lines.append({"type": "end", "lines": len(lines), "sha256": digest(lines)})
-    return b"".join(encode(line) + b"\n" for line in lines)
+    return b"".join(one_line_json(encode(line).decode()).encode() + b"\n" for line in lines)
 
 
 # --- import -------------------------------------------------------------------------------------------------------
