@@ -9,13 +9,14 @@ from dataclasses import dataclass, field, fields
 
 import pytest
 
-from perdure import Agent, BaseTool, Error, Runtime, Session, ToolContext, ToolError, ToolHints
+from perdure import Agent, BaseTool, Code, Error, Runtime, Session, ToolContext, ToolError, ToolHints
 from perdure.codec import Json, decode
-from perdure.compat.seeds import with_services
+from perdure.compat.seeds import SeedToolContext, with_services
 from perdure.ids import CallId, SessionId, TurnId
 from perdure.models.scripted import ScriptedModel, Step, call, calls, say
+from perdure.runtime.clock import SystemClock
 from perdure.runtime.internals import core_of, ref_of
-from perdure.runtime.schedules.schedules import StoredSchedules
+from perdure.runtime.schedules.schedules import StoredSchedules, moment_of
 from perdure.services.background import BackgroundEventSink, BackgroundOutcome, BackgroundProgress
 from perdure.services.tasks import (
     CreateSessionTask,
@@ -23,19 +24,24 @@ from perdure.services.tasks import (
     SessionTask,
     SessionTaskFilter,
     SessionTaskUpdate,
+    TaskState,
 )
 from perdure.testing import tool_context
 from perdure.tools import ToolResult
 from perdure.tools.background import SpawnBackgroundTool
+from perdure.tools.clients.process_events import ProcessEventInfo
 from perdure.tools.registry import ToolRegistry
 from perdure.tools.services import Services
 from perdure.tools.tasks import cancel_task, task_tools, wait_task
 from perdure.vocab.messages import Message, Text, ToolResultPart
+from perdure.vocab.records import ProcessEvent
+from perdure.vocab.registrations import EventType
 from tests.scenarios.conftest import NewStore, until
 from tests.scenarios.runs import start_run
 
 ANY: Json = {"type": "object"}
 BIG = 256 * 1024 + 4096
+EVERY_TEN_MINUTES: Json = {"cron_expression": "*/10 * * * *"}
 
 
 TOLD = (
@@ -578,6 +584,174 @@ async def test_cancelling_a_monitor_disables_its_schedule(house: House) -> None:
     assert await StoredSchedules(core_of(rt)).count_active_schedules(SessionId("s")) == 0
     assert (await over(rt, value["task_id"])).state == "canceled"
     assert (await cancel_task(ctx, value["task_id"]))["cancel_requested"] is False
+
+
+async def test_d7_monitor_succeeds_with_its_last_run(house: House) -> None:
+    soon = moment_of(SystemClock().wall_ms() + 1_000).isoformat()
+    rt = await house.open(spawn("test_background", schedule={"scheduled_at": soon}), say("ok"), tools=(Works(),))
+    _, (value,) = await asked(rt)
+    task = await over(rt, value["task_id"])
+    assert (task.kind, task.state) == ("monitor", "succeeded")
+
+    async def ended() -> bool:
+        return (await rt.schedules.get(value["schedule_id"]).info()).ended == "done"
+
+    await until(ended, seconds=30)
+
+
+async def test_d7_monitor_is_canceled_with_its_schedule(house: House) -> None:
+    rt = await house.open(spawn("test_background", schedule=EVERY_TEN_MINUTES), say("ok"), tools=(Works(),))
+    _, (value,) = await asked(rt)
+    assert await rt.schedules.get(value["schedule_id"]).delete(by="ann")
+    task = await rt.tasks.get(SessionId("s"), value["task_id"])
+    assert task is not None
+    assert task.state == "canceled"
+    assert not await rt.schedules.get(value["schedule_id"]).delete(by="ann")
+
+
+async def test_d7_schedule_is_canceled_with_its_monitor(house: House) -> None:
+    rt = await house.open(spawn("test_background", schedule=EVERY_TEN_MINUTES), say("ok"), tools=(Works(),))
+    _, (value,) = await asked(rt)
+    ended = await rt.tasks.request_cancel(SessionId("s"), value["task_id"])
+    assert ended is not None
+    assert ended.state == "canceled"
+    assert (await rt.schedules.get(value["schedule_id"]).info()).ended == "cancelled"
+
+
+async def test_d7_schedule_whose_monitor_ended_makes_no_run(house: House) -> None:
+    """A worker that died between the end of the task and the end of the schedule leaves this."""
+    rt = await house.open(spawn("test_background", schedule=EVERY_TEN_MINUTES), say("ok"), tools=(Works(),))
+    session, (value,) = await asked(rt)
+    await rt.tasks.update(SessionId(session.id), value["task_id"], SessionTaskUpdate(state="canceled"))
+    schedule = rt.schedules.get(value["schedule_id"])
+    await schedule.run(by="ann")
+
+    async def ended() -> bool:
+        return bool((await schedule.info()).ended)
+
+    await until(ended, seconds=30)
+    state = await schedule.info()
+    assert (state.ended, state.runs) == ("cancelled", 0)
+
+
+async def test_d7_task_cannot_end_the_schedule_of_another_session(house: House) -> None:
+    rt = await house.open(spawn("test_background", schedule=EVERY_TEN_MINUTES), say("ok"), tools=(Works(),))
+    _, (value,) = await asked(rt)
+    await (await rt.session("t", agent="a")).ask("hello")
+    for name in ("mine", value["task_id"]):
+        spec: Json = {"schedule_id": value["schedule_id"]}
+        try:
+            await rt.tasks.create(CreateSessionTask(SessionId("t"), "monitor", "Mine", spec=spec, id=name))
+        except (Error, AssertionError):
+            assert name == value["task_id"]
+        await rt.tasks.request_cancel(SessionId("t"), name)
+    assert (await rt.schedules.get(value["schedule_id"]).info()).active
+
+
+@pytest.mark.parametrize(
+    ("schedule", "reason", "remedy"),
+    [
+        ({"cron_expression": "* * * * *"}, "the minimum interval is 300 s", "use a longer interval"),
+        ({"scheduled_at": "2020-01-01T00:00:00Z"}, "at= is in the past", "use a later time"),
+    ],
+    ids=["interval", "past"],
+)
+async def test_d11_refused_schedule_tells_the_model_what_to_change(
+    house: House, schedule: Json, reason: str, remedy: str
+) -> None:
+    rt = await house.open(spawn("test_background", schedule=schedule), say("ok"), tools=(Works(),))
+    _, (value,) = await asked(rt)
+    assert value["code"] == "schedule_invalid"
+    assert reason in value["error"]
+    assert remedy in value["error"]
+
+
+@pytest.mark.parametrize("state", ["failed", "succeeded", "canceled"])
+async def test_d15_only_the_run_ends_its_task(house: House, state: TaskState) -> None:
+    gate = Gate()
+    rt = await house.open(spawn("test_background_blocking"), say("ok"), tools=(Blocks(gate),))
+    session, (value,) = await asked(rt)
+    id, task = SessionId(session.id), value["task_id"]
+    await until(lambda: began(gate), seconds=30)
+    with pytest.raises(Error, match="cannot be ended by an update") as caught:
+        await rt.tasks.update(id, task, SessionTaskUpdate(state=state, summary="somebody else says so"))
+    assert caught.value.code is Code.INVALID_ARGUMENT
+    noted = await rt.tasks.update(id, task, SessionTaskUpdate(state_detail="half done"))
+    assert noted is not None
+    assert (noted.state, noted.state_detail) == ("running", "half done")
+    gate.release.set()
+    ended = await over(rt, task)
+    assert (ended.state, ended.summary) == ("succeeded", "released")
+    late = await rt.tasks.update(id, task, SessionTaskUpdate(state=state))
+    assert late is not None
+    assert (late.state, late.summary) == ("succeeded", "released"), "an ended task keeps its outcome"
+
+
+async def began(gate: Gate) -> bool:
+    return gate.begun > 0
+
+
+class Tells(Capable):
+    """Emits events to its process, declared and others."""
+
+    process_events = (EventType(name="tool.event", payload_schema={"type": "object", "required": ["ok"]}),)
+
+    def __init__(self) -> None:
+        self.emitted: list[ProcessEventInfo] = []
+        self.refused: list[tuple[Code, str]] = []
+
+    async def execute_background(
+        self, arguments: dict[str, Json], context: ToolContext[object], sink: BackgroundEventSink
+    ) -> BackgroundOutcome:
+        seed = SeedToolContext(context)
+        self.emitted.append(await context.emit("tool.event", {"ok": True}))
+        self.emitted.append(await seed.emit_process_event("tool.event", {"ok": False}))
+        self.emitted.append(await seed.process_events.emit("tool.event", {"ok": True}))
+        for name, payload in (
+            (" ", None),
+            ("tool.event", {"no": 1}),
+            ("other", None),
+            ("task.updated", {"state": "failed"}),
+            ("process.completed", None),
+        ):
+            try:
+                await context.emit(name, payload)
+            except Error as problem:
+                self.refused.append((problem.code, problem.because))
+        return BackgroundOutcome("told")
+
+
+async def test_d9_background_run_emits_the_events_that_its_tool_declares(house: House) -> None:
+    tells = Tells()
+    rt = await house.open(spawn("test_background"), say("ok"), tools=(tells,))
+    _, (value,) = await asked(rt)
+    assert (await over(rt, value["task_id"])).state == "succeeded"
+    told = [row.record for row in await rt.get_process(value["task_id"]).journal()]
+    events = [one for one in told if isinstance(one, ProcessEvent) and one.event == "tool.event"]
+    assert [event.payload for event in events] == [{"ok": True}, {"ok": False}, {"ok": True}]
+    assert [info.process_id for info in tells.emitted] == [value["task_id"]] * 3
+    assert [info.replay_key for info in tells.emitted] == [
+        f"tool:{value['task_id']}:durable-process-event:{n}" for n in range(3)
+    ]
+    failed = Code.DURABLE_EFFECT_PROCESS_EVENT_APPEND_FAILED
+    assert [code for code, _ in tells.refused] == [Code.DURABLE_EFFECT_EMPTY_PROCESS_EVENT_TYPE, *[failed] * 4]
+    assert ["declares no event" in because for _, because in tells.refused] == [False, False, True, True, True]
+
+
+async def test_d9_tool_in_a_turn_has_no_process_to_emit_to(house: House) -> None:
+    looks = LooksAtOnce()
+    found: list[Code] = []
+
+    async def emits(arguments: dict[str, Json], context: ToolContext[object]) -> ToolResult:
+        with pytest.raises(Error) as caught:
+            await context.emit("tool.event", {"ok": True})
+        found.append(caught.value.code)
+        return ToolResult.success("seen")
+
+    looks.execute_with_context = emits
+    rt = await house.open(call("look"), say("ok"), tools=(looks,))
+    await asked(rt)
+    assert found == [Code.DURABLE_EFFECTS_UNAVAILABLE]
 
 
 async def test_waiting_for_a_task_ends_with_it_or_with_its_time(house: House) -> None:

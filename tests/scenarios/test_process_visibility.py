@@ -10,6 +10,7 @@ import pytest
 from perdure import Agent, ProcessContext, Runtime, RuntimeOptions, ToolContext, ToolError, process, tool
 from perdure.codec import Json
 from perdure.errors import Code, Error
+from perdure.ids import CallId
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.processes.visibility import OBSERVER_ADDED
 from perdure.runtime.internals import core_of, ref_of
@@ -17,10 +18,19 @@ from perdure.runtime.processes.admin import CancelSource
 from perdure.runtime.processes.handle import ProcessHandle
 from perdure.runtime.processes.starting import register
 from perdure.tools.toolbox import ToolSource
+from perdure.vocab.effects import PreparedToolCall
 from perdure.vocab.messages import Text
 from perdure.vocab.processes import SessionScope
 from perdure.vocab.records import EffectSettled, ProcessEvent
-from perdure.vocab.registrations import ExternalInput, ProcessSucceeded, ProcessWasCancelled, Provenance, Registration
+from perdure.vocab.registrations import (
+    ExternalInput,
+    ProcessSucceeded,
+    ProcessWasCancelled,
+    Provenance,
+    Registration,
+    SessionTurnInput,
+    ToolCallInput,
+)
 from tests.scenarios.conftest import NewStore, until
 
 HURRIED = RuntimeOptions(idle_timeout_s=0)
@@ -163,6 +173,54 @@ async def test_unreferenced_processes_are_cancelled_by_the_host_ability(shop: Sh
 # --- commands of tools ------------------------------------------------------------------------------------------
 
 
+async def test_d10_processes_are_listed_by_the_name_they_were_started_by(shop: Shop) -> None:
+    found: list[Json] = []
+
+    @tool(effect="resumable")
+    async def act(ctx: ToolContext) -> str:
+        """Start and list."""
+        await ctx.processes.start("echo", 9, id="by_name")
+        await ctx.processes.start(echo, 9, id="by_function")
+        for definition in ("echo", "python:echo", "nothing"):
+            listed = await ctx.processes.list_handles_filtered(definition=definition)
+            found.append({one["handle"]["id"]: one["definition"] for one in listed})
+        return "ok"
+
+    rt = await shop.open(act)
+    await (await rt.session("s", agent="a")).ask("go")
+    assert found == [{"by_name": "echo", "by_function": "echo"}] * 2 + [{}]
+
+
+@pytest.mark.parametrize(
+    "input",
+    [
+        ToolCallInput(call=PreparedToolCall(call_id=CallId("c9"), tool_id="tool:look", tool_name="look", args={})),
+        SessionTurnInput(create_request={"agent": "a"}, turn_input="hi"),
+    ],
+    ids=["tool_call", "session_turn"],
+)
+async def test_d6_process_that_no_worker_runs_is_refused(shop: Shop, input: ToolCallInput | SessionTurnInput) -> None:
+    asked = Registration(process_id="p", definition="look", input=input, recovery="rerunnable")
+    refusals: list[str] = []
+
+    @tool(effect="resumable")
+    async def act(ctx: ToolContext) -> str:
+        """Start it."""
+        try:
+            await ctx.processes.start(asked)
+        except ToolError as refusal:
+            refusals.append(f"{refusal.code}: {refusal}")
+        return "ok"
+
+    rt = await shop.open(act)
+    await (await rt.session("s", agent="a")).ask("go")
+    [refusal] = refusals
+    assert refusal.startswith("process_registration_invalid: the process cannot be registered; nothing was written")
+    assert type(input).__name__ in refusal
+    assert await refused(register(core_of(rt), asked)) is Code.PROCESS_REGISTRATION_INVALID
+    assert await rt.processes.list("all") == ()
+
+
 async def test_a_tool_starts_signals_and_awaits_what_it_started(shop: Shop) -> None:
     told: dict[str, Json] = {}
 
@@ -204,7 +262,7 @@ async def test_a_tool_starts_signals_and_awaits_what_it_started(shop: Shop) -> N
     assert one.registration.provenance.originator == SessionScope(session_id="s")
     assert told == {
         "handle": {"__handle__": "process", "id": one.handle.id},
-        "listed": [("an echo", "python:echo")],
+        "listed": [("an echo", "echo")],
         "event": ("signal.say", "one"),
         "output": {"status": "success", "value": ["one", "two"]},
         "over": ["completed"],

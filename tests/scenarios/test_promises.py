@@ -116,6 +116,23 @@ async def test_every_later_answer_gets_the_first(
     assert result == output if output is not None else result["code"] == "tool_completion_cancelled"
 
 
+@pytest.mark.parametrize(
+    "value", [Failure(code="declined", message="card declined"), Cancelled(), Ok(value=1), TimedOut()], ids=repr
+)
+async def test_d5_resolution_is_not_taken_for_a_value(app: App, value: object) -> None:
+    keys: list[EventKey] = []
+    session = await ordered(app, keys)
+    rt = ref_of(session).runtime
+    for attempt in (rt.resolve(keys[0], value), session.resolve("reviewed", value), rt.resolve(keys[0].text, value)):
+        with pytest.raises(Error, match="value is a resolution") as caught:
+            await attempt
+        assert caught.value.code is Code.INVALID_ARGUMENT
+    assert await rt.peek(keys[0]) is None, "and nothing was recorded"
+    assert await rt.resolve(keys[0], error=Failure(code="declined", message="card declined")) == Accepted()
+    await status(session, "idle")
+    assert outputs(await session.messages()) == [{"error": "card declined", "code": "declined"}]
+
+
 async def test_two_answers_at_once_and_a_failure_without_a_code_are_refused(app: App) -> None:
     keys: list[EventKey] = []
     rt = ref_of(await ordered(app, keys)).runtime

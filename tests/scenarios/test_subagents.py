@@ -537,7 +537,9 @@ async def test_a_claim_has_four_answers_one_after_the_other(new_store: NewStore)
         await session.ask("Hello")
         turn = next(row.record.turn for row in await session.journal() if isinstance(row.record, TurnEnded))
         call_id = CallId(f"{turn}.1.0")
-        spawns = LogSpawnStore(core_of(rt).store, rt.tenant, SpawnLimits(), core_of(rt).clock.wall_ms)
+        spawns = LogSpawnStore(
+            core_of(rt).store, session_stream(rt.tenant, session.id), SpawnLimits(), core_of(rt).clock.wall_ms
+        )
 
         async def claim(token: str, task: str = "Tea") -> SpawnClaimResult:
             return await spawns.try_claim_spawn(session.id, call_id, "writer", task, token)
@@ -566,7 +568,9 @@ async def test_claim_without_a_child_is_found_by_its_call_only(new_store: NewSto
         sent = await session.send("Hello")
         await until(lambda: _has_turn(session))
         call_id = CallId(f"{sent.turn_id}.1.0")
-        spawns = LogSpawnStore(core_of(rt).store, rt.tenant, SpawnLimits(active=1), core_of(rt).clock.wall_ms)
+        spawns = LogSpawnStore(
+            core_of(rt).store, session_stream(rt.tenant, session.id), SpawnLimits(active=1), core_of(rt).clock.wall_ms
+        )
         first = await spawns.try_claim_spawn(session.id, call_id, "writer", "Tea", "one")
         assert isinstance(first, SpawnClaimed)
         again = await spawns.try_claim_spawn(session.id, call_id, "writer", "Tea", "two")
@@ -608,7 +612,9 @@ async def test_concurrent_claims_get_distinct_numbers(new_store: NewStore) -> No
         sent = await session.send("Hello")
         await until(lambda: _has_turn(session))
         store = cast("Store", AllHaveLooked(core_of(rt).store, 12))
-        spawns = LogSpawnStore(store, rt.tenant, SpawnLimits(active=5), core_of(rt).clock.wall_ms)
+        spawns = LogSpawnStore(
+            store, session_stream(rt.tenant, session.id), SpawnLimits(active=5), core_of(rt).clock.wall_ms
+        )
 
         async def one(index: int) -> str:
             try:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from perdure import Agent, Error, ProcessContext, Runtime, ToolContext, ToolError, WorkerOptions, process, tool
 from perdure.ids import CallId, SessionId, Tenant, join, session_stream
 from perdure.models.scripted import ScriptedModel, call, say
-from perdure.services.subagents import SpawnClaimed
+from perdure.services.subagents import SpawnClaimed, SpawnSettled
 from perdure.services.tasks import CreateSessionTask
 from perdure.tools.services import Services, required
 from tests.scenarios.conftest import NewStore
@@ -128,3 +128,48 @@ async def test_d2_child_is_registered_only_with_the_claim_of_its_call(new_store:
 
     [codes] = await spied(new_store, register)
     assert codes == ["subagent_claim_invalid"] * 5
+
+
+async def test_d2_claims_of_another_session_are_refused(new_store: NewStore) -> None:
+    """A claim hands out the token that registers and settles its child: only its own session may have it."""
+    call_id = CallId("x.1.0")
+    others: list[Services] = []
+    codes: list[str] = []
+
+    @tool(effect="idempotent")
+    async def lend(ctx: ToolContext) -> str:
+        """Keep the services of another session of the same tenant."""
+        others.append(services(ctx))
+        return "lent"
+
+    @tool(effect="idempotent")
+    async def act(ctx: ToolContext) -> str:
+        """Claim, and let the services of the other session try to take the claim over."""
+        own = required(services(ctx).subagent_spawn_store, "subagent_spawn_store")
+        foreign = required(others[0].subagent_spawn_store, "subagent_spawn_store")
+        claimed = await own.try_claim_spawn(ctx.session_id, call_id, "n", "task", "right")
+        assert isinstance(claimed, SpawnClaimed)
+        handle, child = claimed.spawn_handle_id, SessionId("child")
+        for attempt in (
+            lambda: foreign.try_claim_spawn(ctx.session_id, call_id, "n", "task", "other"),
+            lambda: foreign.register_child_session(handle, "right", SessionId("evil-child")),
+            lambda: foreign.settle_spawn(ctx.session_id, call_id, "right", "idle", "forged"),
+        ):
+            try:
+                await attempt()
+                codes.append("accepted")
+            except Error as problem:
+                codes.append(problem.code)
+        await own.register_child_session(handle, "right", child)
+        await own.settle_spawn(ctx.session_id, call_id, "right", "idle", "true")
+        assert await own.try_claim_spawn(ctx.session_id, call_id, "n", "task", "right") == SpawnSettled(
+            child, "idle", "true"
+        )
+        return "done"
+
+    model = ScriptedModel.by_input({"lend": [call("lend"), say("ok")], "act": [call("act"), say("ok")]})
+    async with Runtime(new_store(), agents=[Agent("a", model=model, tools=[lend, act])]) as rt:
+        await (await rt.session("other", agent="a")).ask("lend", timeout=20)
+        result = await (await (await rt.session("own", agent="a")).send("act")).result(timeout=20)
+        assert result.status == "finished"
+    assert codes == ["subagent_claim_invalid"] * 3

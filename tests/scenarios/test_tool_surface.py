@@ -45,6 +45,29 @@ def tool_parts(messages: tuple[Message, ...]) -> list[Part]:
     return [part for message in messages if message.role == "tool" for part in message.parts]
 
 
+async def test_d12_raw_output_of_a_function_tool_is_not_shown(app: App) -> None:
+    @tool(effect="idempotent")
+    def plain() -> dict[str, Json]:
+        """Return an object with a raw output."""
+        return {"_raw_output": "RAW BYTES", "a": 1}
+
+    @tool(effect="idempotent")
+    def scalar() -> dict[str, Json]:
+        """Return a scalar with a raw output."""
+        return {"_raw_output": "RAW BYTES", "_raw_output_scalar": 7}
+
+    @tool(effect="idempotent")
+    def own() -> dict[str, Json]:
+        """Return keys that are not ours."""
+        return {"_raw_output_scalar": 7, "raw_output": "kept"}
+
+    rt = await app.open(ScriptedModel(calls(call("plain"), call("scalar"), call("own")), say("ok")), plain, scalar, own)
+    found = [part.output for part in await asked(rt)]
+    assert found == [{"a": 1}, 7, {"_raw_output_scalar": 7, "raw_output": "kept"}]
+    session = rt.get_session("s")
+    assert "RAW BYTES" not in str([row.record for row in await session.journal()])
+
+
 async def asked(rt: Runtime) -> list[ToolResultPart]:
     session = await rt.session("s", agent="a")
     await session.ask("go", timeout=10)

@@ -68,16 +68,16 @@ def check_registration(asked: Registration) -> None:
     check_process_id(asked.process_id)
     if not asked.definition.strip():
         raise _invalid("its definition is blank", asked)
-    captured = isinstance(asked.input, ToolCallInput | EngineInput)
+    if isinstance(asked.input, ToolCallInput | SessionTurnInput):  # it would wait for ever
+        raise _invalid(f"no worker runs a process of input {type(asked.input).__name__}", asked)
+    captured = isinstance(asked.input, EngineInput)
     if captured and not _ENV.fullmatch(asked.env):
         raise _invalid("it needs a captured execution environment, process-env:sha256:…", asked)
     if not captured and asked.env:
-        raise _invalid("an external process or a session turn has no captured execution environment", asked)
+        raise _invalid("an external process has no captured execution environment", asked)
     external = isinstance(asked.input, ExternalInput)
     if external != (asked.recovery == "externally_owned"):
         raise _invalid("external input needs recovery externally_owned, and no other input may have it", asked)
-    if isinstance(asked.input, SessionTurnInput) and asked.input.create_request is None:
-        raise _invalid("a session turn needs a create_request", asked)
     check_event_types(asked.event_types)
 
 

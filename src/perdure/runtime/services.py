@@ -17,7 +17,7 @@ from perdure.runtime.turns.transcript import Transcript
 from perdure.services.secrets import Redactor
 from perdure.services.spawns import LogSpawnStore
 from perdure.store.protocol import Store
-from perdure.tools.errors import ToolError
+from perdure.tools.errors import ToolError, tool_error_of
 from perdure.tools.services import Services, SessionInfo
 from perdure.vocab.log_keys import open_key
 from perdure.vocab.messages import AttachmentRef, Message
@@ -60,7 +60,7 @@ def services_of(
         session_task_registry=core.tasks,
         commands=core.commands,
         platform_store=StoredPlatform(core, tenant, stream if composition is not None else None),
-        subagent_spawn_store=LogSpawnStore(core.store, tenant, core.options.subagents, core.clock.wall_ms),
+        subagent_spawn_store=LogSpawnStore(core.store, stream, core.options.subagents, core.clock.wall_ms),
     )
 
 
@@ -101,7 +101,7 @@ class StoredSessions:
         try:
             checked = checked_title(title)
         except Error as problem:
-            raise ToolError(problem.message, code=problem.code) from None
+            raise tool_error_of(problem) from None
         await set_title(self.core.store, stream, checked, now=self.core.clock.wall_ms())
         self.core.hub.notify(stream)
         if (named := await self.get_session(session_id)) is None:

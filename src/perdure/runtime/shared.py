@@ -36,6 +36,7 @@ from perdure.vocab.usage import Usage
 if TYPE_CHECKING:
     from perdure.runtime.models import Models
     from perdure.runtime.sessions.session import Session
+    from perdure.services.tasks import SessionTaskRegistry
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +228,11 @@ class RuntimePort(Protocol):
     @property
     def models(self) -> Models:
         """The models of the runtime."""
+        ...
+
+    @property
+    def tasks(self) -> SessionTaskRegistry:
+        """The tasks of the tenant's sessions."""
         ...
 
     def get_session(self, id: str, *, tenant: str | None = None) -> Session:

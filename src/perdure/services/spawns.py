@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from perdure.codec import brief, digest
 from perdure.commit.plan import Entry
 from perdure.errors import Code, Error
-from perdure.ids import CallId, SessionId, StreamId, Tenant, TurnId, join, session_stream, split, stream_names
+from perdure.ids import CallId, SessionId, StreamId, TurnId, join, session_stream, split, stream_names
 from perdure.observe.ends import end_of, told
 from perdure.services.subagents import SpawnClaimed, SpawnClaimResult, SpawnPendingChild, SpawnRunning, SpawnSettled
 from perdure.store.protocol import Store
@@ -51,14 +51,17 @@ def handle_of(parent: StreamId, call: str, name: str = "") -> str:
 
 
 class LogSpawnStore:
-    """Spawn store in the log. Claim, register and settle each append a record under its own key, so the first one wins.
+    """Spawn store of one stream, in the log. Claim, register and settle each append a record under its own key, so the
+    first one wins.
 
-    Used by `ctx.agent(...)` and the tool `spawn_subagent`, and available to tools with custom session starts.
+    Used by `ctx.agent(...)` and the tool `spawn_subagent`, and available to tools with custom session starts. Calls of
+    other streams are refused, whatever their tenant.
     """
 
-    def __init__(self, store: Store, tenant: Tenant, limits: SpawnLimits, now: Callable[[], int]) -> None:
+    def __init__(self, store: Store, own: StreamId, limits: SpawnLimits, now: Callable[[], int]) -> None:
         self._store = store
-        self._tenant = tenant
+        self._own = own
+        self._tenant = stream_names(own)[0]
         self._limits = limits
         self._now = now
 
@@ -69,9 +72,10 @@ class LogSpawnStore:
 
         Raises:
             Error: `subagent_depth_exceeded`, `subagent_active_exceeded`, `subagent_total_exceeded`; `replay_mismatch`
-                if the call claimed a child for another task before; `session_unknown`.
+                if the call claimed a child for another task before; `session_unknown`; `subagent_claim_invalid` for
+                another session.
         """
-        parent = session_stream(self._tenant, parent_session_id)
+        parent = self._checked(session_stream(self._tenant, parent_session_id))
         if (line := await self._lineage(parent)) is None:
             raise Error(Code.SESSION_UNKNOWN, f"unknown session {parent_session_id!r}")
         turn, wanted = TurnId(tool_call_id.rsplit(".", 2)[0]), brief(digest((name, task)))
@@ -81,11 +85,11 @@ class LogSpawnStore:
         """Claim the child of `handle`, for a turn of its parent.
 
         Raises:
-            Error: as `try_claim_spawn`; `subagent_claim_invalid` for a stream of another tenant.
+            Error: as `try_claim_spawn`; `subagent_claim_invalid` for a handle of another stream.
         """
-        parent = _parent_of(handle)
-        if {_names_of(parent)[:1], _names_of(line.root)[:1]} != {(self._tenant,)}:
-            raise _claim_invalid("the handle", "its session belongs to another tenant")
+        parent = self._checked(_parent_of(handle))
+        if _names_of(line.root)[:1] != (self._tenant,):
+            raise _claim_invalid("the handle", "its root belongs to another tenant")
         if (known := await self._known(parent, handle)) is not None:
             return known
         if line.depth >= self._limits.depth:
@@ -117,7 +121,7 @@ class LogSpawnStore:
         """Register the child's session. The first registration wins; later ones change nothing.
 
         Raises:
-            Error: `subagent_claim_invalid` if no call of a session of this tenant claimed the handle with this token.
+            Error: `subagent_claim_invalid` if no call of this session claimed the handle with this token.
         """
         claim = await self._claim_of(spawn_handle_id)
         if claim is None or claim.token != claim_token:
@@ -136,15 +140,22 @@ class LogSpawnStore:
         """Record the result of a child. The first result wins, and so does the child's own.
 
         Raises:
-            Error: `subagent_claim_invalid` if this call has no child, or the token differs from the stored one.
+            Error: `subagent_claim_invalid` if this call has no child, the token differs from the stored one, or the
+                session is another one.
         """
-        parent = session_stream(self._tenant, parent_session_id)
+        parent = self._checked(session_stream(self._tenant, parent_session_id))
         child = await self._registered(parent, handle_of(parent, tool_call_id))
         if child is None or child.token != claim_token:
             because = "no sub-agent was registered" if child is None else "another claim holds it"
             raise _claim_invalid(f"the call {tool_call_id}", because)
         ended = ChildEnded(child=child.child, turn=child.asked, status=terminal_status, result=terminal_result)
         await self._store.annotate(parent, Entry.of(ended, at=self._now()))
+
+    def _checked(self, parent: StreamId) -> StreamId:
+        """Return the stream of a call, which must be the own one: claims hand out the token that settles a child."""
+        if parent != self._own:
+            raise _claim_invalid("the handle", "its call belongs to another session")
+        return parent
 
     # --- log queries
 
@@ -154,9 +165,8 @@ class LogSpawnStore:
         return Lineage.of(parent, opened.parent) if isinstance(opened, SessionOpened) else None
 
     async def _claim_of(self, handle: str) -> ChildClaimed | None:
-        """Return the claim of a handle, if its call belongs to a session of this tenant."""
-        parent = _parent_of(handle)
-        line = await self._lineage(parent) if _names_of(parent)[:2] == (self._tenant, "session") else None
+        """Return the claim of a handle, if its call belongs to this session."""
+        line = await self._lineage(self._checked(_parent_of(handle)))
         if line is None or (last := await self._last(line.root)) is None:
             return None
         for number in range(last.number, 0, -1):

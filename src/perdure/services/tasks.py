@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from perdure.codec import Json
+from perdure.codec import Json, brief, digest
 from perdure.ids import SessionId
 
 TaskState = Literal["queued", "running", "awaiting_input", "succeeded", "failed", "canceled"]
@@ -26,6 +26,11 @@ KIND_SUBAGENT = "subagent"
 KIND_EXTERNAL_AGENT = "external_agent"
 ORPHANED = "orphaned"
 """Error kind of a task whose worker is dead and that no worker may continue."""
+
+
+def monitor_task_id(schedule: str) -> str:
+    """Return the id of the task that stands for a monitor's schedule."""
+    return f"task_{brief(digest(('monitor', schedule)))}"
 
 
 class TaskError(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -15,7 +15,14 @@ from typing import cast
 from perdure.codec import Json, brief, digest
 from perdure.errors import Code, Error
 from perdure.services.background import RunAttempt
-from perdure.services.tasks import KIND_BACKGROUND_TOOL, KIND_MONITOR, ORPHANED, CreateSessionTask, SessionTask
+from perdure.services.tasks import (
+    KIND_BACKGROUND_TOOL,
+    KIND_MONITOR,
+    ORPHANED,
+    CreateSessionTask,
+    SessionTask,
+    monitor_task_id,
+)
 from perdure.tools.clients.dispatch import ChildCall, ChildResult, Dispatch
 from perdure.tools.context import ToolContext, origin_of
 from perdure.tools.door import BackgroundExecutableTool, executor_of
@@ -327,7 +334,7 @@ async def _monitor(ctx: ToolContext[object], asked: _SpawnArguments, when: dict[
         return await tasks.create(
             CreateSessionTask(
                 session_id=ctx.session_id,
-                id=f"task_{brief(digest(('monitor', when['schedule_id'])))}",
+                id=monitor_task_id(str(when["schedule_id"])),
                 kind=KIND_MONITOR,
                 display_name=asked.title,
                 spec=spec,

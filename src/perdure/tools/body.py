@@ -31,7 +31,7 @@ from perdure.services.secrets import Redactor
 from perdure.tools import branches, step_outcomes, steps
 from perdure.tools.body_lifetime import BodyLifetime
 from perdure.tools.body_scope import BodyScope
-from perdure.tools.clients.process_events import ProcessEventInfo, ProcessEvents
+from perdure.tools.clients.process_events import ProcessEventInfo, ProcessEvents, emitted
 from perdure.tools.errors import ToolError
 from perdure.tools.step_arguments import checked_input
 from perdure.tools.steps import STEP_POLICY, StepEffect
@@ -417,26 +417,16 @@ class Body:
                 Code.DURABLE_EFFECT_PROCESS_EVENT_UNAVAILABLE,
                 f"{self.place.called} does not run in a process, so it cannot emit process events",
             )
-        if not type.strip():
-            raise Error(Code.DURABLE_EFFECT_EMPTY_PROCESS_EVENT_TYPE, "a process event needs a type")
-        key = keys.tool_process_event(self.place.call, self.count("process_event") - 1)
-        self.life.began()
-        try:
-            event = await events.emit_request(type, payload, replay_key=key)
-        except Error as problem:
-            raise Error(
-                Code.DURABLE_EFFECT_PROCESS_EVENT_APPEND_FAILED,
-                f"the process event {type} was not appended",
-                because=problem.message,
-            ) from problem
-        finally:
-            self.life.ended()
-        if event.process_id != process:
-            raise Error(
-                Code.DURABLE_EFFECT_PROCESS_EVENT_PROCESS_MISMATCH,
-                f"the process event {type} went to process {event.process_id}, not to {process}",
-            )
-        return event
+
+        async def append() -> ProcessEventInfo:
+            key = keys.tool_process_event(self.place.call, self.count("process_event") - 1)
+            self.life.began()
+            try:
+                return await events.emit_request(type, payload, replay_key=key)
+            finally:
+                self.life.ended()
+
+        return await emitted(type, process, append)
 
     # --- names
 

@@ -27,7 +27,7 @@ from perdure.tools.clients.attachments import Attachments
 from perdure.tools.clients.completions import DirectCompletions, DirectRequest
 from perdure.tools.clients.dispatch import Dispatch
 from perdure.tools.clients.messages import MessagesClient
-from perdure.tools.clients.process_events import ProcessEventInfo
+from perdure.tools.clients.process_events import ProcessEventInfo, emitted
 from perdure.tools.clients.processes import SessionProcesses
 from perdure.tools.clients.programs import Programs
 from perdure.tools.clients.sessions import Sessions
@@ -198,12 +198,17 @@ class ToolContext(DurableOps, CompletionOps, Generic[Deps]):
     async def emit(self, event_type: str, payload: Json) -> ProcessEventInfo:
         """Append an event to the enclosing process. Recorded once; re-entry does not repeat it.
 
+        The process of a background run has the events that its tool declares: `process_events = (EventType(...),)`.
+
         Raises:
             Error: `durable_effect_process_event_unavailable` outside a process, `…_empty_process_event_type`,
                 `…_process_event_append_failed` or `…_process_event_process_mismatch`.
         """
         origin = self._call
-        return await self._body().emit(origin.clients.process_events, origin.runtime_process_id, event_type, payload)
+        events, process = origin.clients.process_events, origin.runtime_process_id
+        if events is not None and origin.body is None:  # a background run, whose events number themselves
+            return await emitted(event_type, process, lambda: events.emit(event_type, payload))
+        return await self._body().emit(events, process, event_type, payload)
 
     # --- services of the runtime: a missing service is a visible failure that names it
 

@@ -18,6 +18,7 @@ from perdure.tools.objects import SomeTool
 from perdure.tools.read_result import read_result
 from perdure.tools.toolbox import Prepared
 from perdure.vocab.outcomes import FailureDetail
+from perdure.vocab.registrations import EventType
 from perdure.vocab.tools import Composition, ToolContract
 from perdure.vocab.wire import Value
 
@@ -85,12 +86,14 @@ class AdmittedCall:
 class RunAdmission(Value, frozen=True):
     """The admission of a background run, stored with the run: the agent and the contract of its turn, and the consent.
 
+    `event_types` are the events that the tool declares.
     Any worker starts the run by it, whatever was deployed meanwhile.
     """
 
     agent: str
     contract: ToolContract
     consent: Consent
+    event_types: tuple[EventType, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +124,10 @@ def admit_run(prepared: Prepared, composition: Composition, consent: Consent) ->
     if refusal := _refusal(prepared, composition, consent):
         return refusal
     arguments = cast("dict[str, Json]", prepared.arguments["arguments"])
-    admission = RunAdmission(agent=composition.agent, contract=prepared.contract, consent=consent)
+    events: tuple[EventType, ...] = getattr(executor_of(cast("SomeTool", prepared.tool)), "process_events", ())
+    admission = RunAdmission(
+        agent=composition.agent, contract=prepared.contract, consent=consent, event_types=tuple(events)
+    )
     return AdmittedRun(_KEY, prepared.contract.name, arguments, admission)
 
 

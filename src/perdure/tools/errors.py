@@ -6,6 +6,8 @@ import logging
 import math
 from typing import cast
 
+from perdure.errors import Error
+
 logger = logging.getLogger("perdure.tools")
 
 MAX_MESSAGE_CHARS = 16_384
@@ -47,6 +49,16 @@ class OutcomeUnknown(Exception):
     def __init__(self, message: str = "") -> None:
         super().__init__(message)
         self.message = message
+
+
+def tool_error_of(problem: Error) -> ToolError:
+    """Return an error of the runtime as the failure that a model reads: what, because, and what to change.
+
+    A hint that is a command is for operators, and is left out.
+    """
+    because = f" (because {problem.because})" if problem.because else ""
+    hint = f". Hint: {problem.hint}" if problem.hint and not problem.hint.startswith("perdure ") else ""
+    return ToolError(f"{problem.message}{because}{hint}", code=problem.code.value)
 
 
 # --- reading exceptions -------------------------------------------------------------------------------------------

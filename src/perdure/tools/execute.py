@@ -352,7 +352,7 @@ def _output(ended: Ended, prepared: Prepared, ctx: ToolContext[object], beside: 
         case Returned(value=ToolResult() as result):
             return _executed(result, ctx, beside)
         case Returned(value=value):
-            return _result(value, ctx)
+            return _plain_result(value, ctx, beside)
         case NotStarted(reason=reason):
             return NotRun(reason=reason)
         case Raised(error=error):
@@ -370,6 +370,15 @@ def _result(value: object, ctx: ToolContext[object]) -> ToolOutput:
         "The call was not repeated.",
         failure_class="invalid",
     )
+
+
+def _plain_result(value: object, ctx: ToolContext[object], beside: Sidecar) -> ToolOutput:
+    """Return the outcome of a tool that returned no `ToolResult`. A raw output is left out there, too."""
+    output = _result(value, ctx)
+    if not isinstance(output, Success):
+        return output
+    shown, beside.raw_output = without_raw_output(output.value)
+    return replace(output, value=shown)
 
 
 def _executed(result: ToolResult, ctx: ToolContext[object], beside: Sidecar) -> ToolOutput:

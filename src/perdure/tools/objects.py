@@ -15,6 +15,7 @@ from perdure.tools.json_schema import problem_of
 from perdure.tools.narration import Phase
 from perdure.tools.schema import RawArguments
 from perdure.vocab.messages import ToolCall
+from perdure.vocab.registrations import EventType
 from perdure.vocab.tools import DeferrablePolicy, EffectClass, RetryPolicy, ToolDefinition, ToolHints, ToolPolicy
 
 
@@ -37,6 +38,8 @@ class BaseTool(ABC):
     timeout: float | str | None = None
     checked: bool = True
     requires_context: bool = False
+    process_events: tuple[EventType, ...] = ()
+    """The events that `ctx.emit` can append to the process of a background run of this tool."""
     seed_context: bool = False
     """True if `execute_with_context` gets a `perdure.compat.seeds.SeedToolContext`."""
 

@@ -42,7 +42,7 @@ from perdure.tools.clients.sessions import SessionModel, SessionSnapshot, Starte
 from perdure.tools.clients.turn import TurnContext
 from perdure.tools.context import Cancellation
 from perdure.tools.durations import seconds
-from perdure.tools.errors import ToolError
+from perdure.tools.errors import ToolError, tool_error_of
 from perdure.tools.result_truncation import MAX_KEPT_BYTES
 from perdure.turn.state import Turn
 from perdure.vocab.messages import AttachmentRef
@@ -156,8 +156,7 @@ def visibly() -> Generator[None]:
     except Error as problem:
         if problem.code not in _VISIBLE:
             raise
-        because = f" (because {problem.because})" if problem.because else ""
-        raise ToolError(f"{problem.message}{because}", code=problem.code.value) from problem
+        raise tool_error_of(problem) from problem
 
 
 class CallSessionsClient:

@@ -21,7 +21,7 @@ from perdure.runtime.calls.clients import CallSite, visibly
 from perdure.runtime.processes import edges
 from perdure.runtime.processes.admin import PAGE, CancelSource, Listed
 from perdure.runtime.processes.events import info_of
-from perdure.runtime.processes.function import ProcessFunction
+from perdure.runtime.processes.function import ProcessFunction, name_of
 from perdure.runtime.processes.handle import ProcessHandle
 from perdure.runtime.processes.starting import python_process, register
 from perdure.tools.context import ToolContext, origin_of
@@ -51,7 +51,7 @@ from perdure.vocab.processes import (
 )
 from perdure.vocab.promises import Cancelled, Failure, Ok, TimedOut
 from perdure.vocab.records import ProcessEvent
-from perdure.vocab.registrations import EngineInput, Provenance, Registration, ToolCallInput
+from perdure.vocab.registrations import EngineInput, Provenance, Registration
 
 if TYPE_CHECKING:
     from perdure.runtime.core import RuntimeCore
@@ -118,7 +118,7 @@ class ProcessesClient:
         )
         if isinstance(process, Registration):
             asked, blob = process, None
-            if isinstance(asked.input, ToolCallInput | EngineInput) and not asked.env:
+            if isinstance(asked.input, EngineInput) and not asked.env:
                 env, blob = environment({}, {})
                 asked = structs.replace(asked, env=env)
             return structs.replace(asked, provenance=mine, wake_target=asked.wake_target or self._scope), blob
@@ -169,11 +169,15 @@ class ProcessesClient:
     async def list_handles_filtered(
         self, *, definition: str | None = None, status: str | None = None
     ) -> tuple[Json, ...]:
-        """Return the visible processes of one definition, or in one status."""
+        """Return the visible processes of one definition, or in one status.
+
+        The definition of a function is its name, as in `start`.
+        """
+        wanted = None if definition is None else name_of(definition)
         return tuple(
             one
             for one in await self._list("all")
-            if definition in (None, one["definition"]) and status in (None, one["status"])
+            if wanted in (None, name_of(one["definition"])) and status in (None, one["status"])
         )
 
     async def _list(self, mode: ProcessListMode) -> tuple[Json, ...]:
@@ -322,7 +326,7 @@ def _entry(one: Listed) -> Json:
     asked = one.registration
     return {
         "handle": one.handle.to_json(),
-        "definition": asked.definition,
+        "definition": name_of(asked.definition),
         "kind": asked.kind,
         "label": asked.label,
         "status": one.status,

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from perdure.codec import Json
+from perdure.effects import keys
 from perdure.errors import Code, Error
-from perdure.ids import Seq, join
+from perdure.ids import CallId, Seq, join
 from perdure.processes.events import event as event_of
 from perdure.processes.events import type_of
 from perdure.runtime.clock import short_id
@@ -61,6 +62,40 @@ def info_of(process: str, row: Row) -> ProcessEventInfo:
     record = row.record
     assert isinstance(record, ProcessEvent)
     return ProcessEventInfo(process, row.seq, record.event, record.payload, record.replay or None)
+
+
+class RunEventsClient:
+    """The events that the tool of a background run declares. A re-attached run emits under the keys of the first."""
+
+    def __init__(self, handle: ProcessHandle, call: CallId, declared: Iterable[EventType]) -> None:
+        self._process = ProcessEventsClient(handle)
+        self._call = call
+        self._declared = frozenset(one.name for one in declared)
+        self._emitted = 0
+
+    async def emit(self, event_type: str, payload: Json) -> ProcessEventInfo:
+        """Append an event under the number of the call."""
+        key = keys.tool_process_event(self._call, self._emitted)
+        self._emitted += 1
+        return await self.emit_request(event_type, payload, replay_key=key)
+
+    async def emit_request(self, event_type: str, payload: Json, *, replay_key: str) -> ProcessEventInfo:
+        """Append an event under a key.
+
+        Raises:
+            Error: `process_event_undeclared` for a type that the tool does not declare, such as those of its task.
+        """
+        if event_type not in self._declared:
+            raise Error(
+                Code.PROCESS_EVENT_UNDECLARED,
+                f"the tool declares no event {event_type!r}; nothing was written",
+                hint=f"process_events = (EventType(name={event_type!r}),)",
+            )
+        return await self._process.emit_request(event_type, payload, replay_key=replay_key)
+
+    async def wait_event_after(self, event_type: str, after: int) -> ProcessEventInfo:
+        """Wait for the first event of a type after a sequence number."""
+        return await self._process.wait_event_after(event_type, after)
 
 
 class ProcessEventsClient:

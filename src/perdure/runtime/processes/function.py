@@ -26,10 +26,16 @@ if TYPE_CHECKING:
     from perdure.vocab.records import Record
 
 ENGINE = "python"
+
 ANY_SIGNAL = EventType(name=f"{SIGNAL}*")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
 Function = Callable[..., Awaitable[object]]
+
+
+def name_of(definition: str) -> str:
+    """Return the name by which a user starts a process of this definition."""
+    return definition.removeprefix(f"{ENGINE}:")
 
 
 class ProcessCode(Protocol):

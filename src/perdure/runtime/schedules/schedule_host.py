@@ -11,10 +11,12 @@ from perdure.commit.changes import Label
 from perdure.commit.plan import ClearTimer, Entry, OutboxResult, Prune, SetTimer
 from perdure.ids import Seq, SessionId, StreamId, session_stream, stream_names
 from perdure.inbox.admit import Delivery
+from perdure.runtime.schedules.monitors import end_monitor, is_monitor_over
 from perdure.runtime.schedules.runs import ScheduledRun, goes_on, run_of
 from perdure.runtime.shared import Shared
 from perdure.runtime.worker.driving_host import PassiveHost
 from perdure.services.schedules import EndReason, ScheduleState, due, fold, fold_all, is_done, next_due, oldest
+from perdure.services.tasks import SessionTaskRegistry
 from perdure.store.shapes import Claim
 from perdure.vocab.log_keys import SCHEDULE_END
 from perdure.vocab.records import Row
@@ -96,6 +98,9 @@ class ScheduleHost(PassiveHost):
         if await self._owner_is_gone():
             await self._end("owner_gone")
             return False
+        if await is_monitor_over(self._tasks, self.state.known.owner, self._id):
+            await self._end("cancelled")
+            return False
         runs, skipped = await self._owed()
         if not runs and skipped is None:
             if is_done(self.state):
@@ -138,12 +143,21 @@ class ScheduleHost(PassiveHost):
             return False
         return await goes_on(self._shared.store, self._tenant, self.state.known, last)
 
+    @property
+    def _tasks(self) -> SessionTaskRegistry:
+        return self._shared.host.of(self._tenant).tasks
+
     async def _owner_is_gone(self) -> bool:
         owner = self.state.known.owner
         return bool(owner) and await self._shared.store.stream(session_stream(self._tenant, SessionId(owner))) is None
 
     async def _end(self, reason: EndReason) -> None:
-        """End the schedule, and remove it from the counts in the same transaction."""
+        """End the schedule, and remove it from the counts in the same transaction.
+
+        The task of a monitor ends first: after a crash in between, the next worker finds it and ends the schedule.
+        """
+        state = "succeeded" if reason == "done" else "canceled"
+        await end_monitor(self._tasks, self.state.known.owner, self._id, state)
         ended = Entry.of(
             ScheduleChanged(change="ended", by="schedule", reason=reason), at=self._shared.clock.wall_ms()
         )  # fmt: skip

@@ -16,6 +16,7 @@ from perdure.inbox.admit import Conflict, Delivery, Opening, delivery
 from perdure.inbox.items import Wake
 from perdure.runtime.clock import short_id
 from perdure.runtime.pages import check_limit
+from perdure.runtime.schedules.monitors import end_monitor
 from perdure.runtime.schedules.schedule_host import OWNER, tags_of
 from perdure.services.schedules import (
     MAX_ACTIVE_SCHEDULES_PER_SESSION,
@@ -27,7 +28,7 @@ from perdure.services.schedules import (
     upcoming,
 )
 from perdure.store.shapes import StreamInfo
-from perdure.tools.errors import ToolError
+from perdure.tools.errors import ToolError, tool_error_of
 from perdure.vocab.log_keys import SCHEDULE_END
 from perdure.vocab.records import Row, kind_of, write
 from perdure.vocab.schedules import (
@@ -98,10 +99,14 @@ class ScheduleHandle:
         return request
 
     async def delete(self, *, by: str = "") -> bool:
-        """End the schedule. No run starts after this returns. False if it had ended already."""
+        """End the schedule, and the task of a monitor with it. No run starts after this returns.
+
+        False if it had ended already.
+        """
         state = await self.info()
         if not state.active:
             return False
+        await end_monitor(self.runtime.tasks, state.known.owner, self.id, "canceled")
         now = self.runtime.clock.wall_ms()
         ended = Entry.of(ScheduleChanged(change="ended", by=_name(by), reason="cancelled"), at=now)
         label = Label(tags=tags_of(state.known.owner, active=False))
@@ -363,7 +368,7 @@ class StoredSchedules:
             handle = await self.runtime.schedules.create(schedule, id=id)
             return await self._seen(handle)
         except Error as problem:
-            raise ToolError(problem.message, code=problem.code) from None
+            raise tool_error_of(problem) from None
 
     async def _known(self, session_id: SessionId, id: str) -> SessionSchedule | None:
         """Return the schedule of this session with this id. Its first time stands, whatever a repeated call gives."""
@@ -384,7 +389,7 @@ class StoredSchedules:
         except Error as problem:
             if problem.code is Code.SCHEDULE_UNKNOWN:
                 raise ToolError("Schedule not found", code=problem.code) from None
-            raise ToolError(problem.message, code=problem.code) from None
+            raise tool_error_of(problem) from None
 
     async def list_schedules(self, session_id: SessionId) -> tuple[SessionSchedule, ...]:
         """Return the schedules of this session."""

@@ -51,13 +51,21 @@ def answer_of(value: Json, error: Failure | None, *, cancel: bool = False) -> Ok
     """Return an external resolution in its stored form.
 
     Raises:
-        Error: `invalid_json`, `invalid_text`, `input_too_large`; `invalid_argument` for more than one resolution.
+        Error: `invalid_json`, `invalid_text`, `input_too_large`; `invalid_argument` for more than one resolution, or
+            for a `Failure`, `Cancelled` or other resolution as the value.
     """
     if type(cancel) is not bool:
         raise Error(Code.INVALID_ARGUMENT, f"cancel must be True or False, not {cancel!r:.40}")
     if sum((value is not None, error is not None, cancel)) > 1:
         raise Error(
             Code.INVALID_ARGUMENT, "value, error and cancel are mutually exclusive", because="a wait has one resolution"
+        )
+    if isinstance(value, Resolution):  # else a failure would be stored as the value of a success
+        raise Error(
+            Code.INVALID_ARGUMENT,
+            f"value is a resolution ({type(value).__name__}); nothing was written",
+            because="a value resolves the wait with success",
+            hint="pass the plain value, error=Failure(...) or cancel=True",
         )
     if cancel:
         return Cancelled()

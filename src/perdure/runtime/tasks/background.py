@@ -27,7 +27,7 @@ from perdure.processes.record import ProcessRecord
 from perdure.runtime.agent import Agent, setup_of
 from perdure.runtime.clock import short_id, uuid7
 from perdure.runtime.processes.context import wiring_of
-from perdure.runtime.processes.events import ProcessEventsClient
+from perdure.runtime.processes.events import RunEventsClient
 from perdure.runtime.services import services_of
 from perdure.services.background import (
     MAX_ACTIVE_PER_WORKER,
@@ -217,7 +217,7 @@ class BackgroundCode:
     async def _run(self, ctx: ProcessContext, task: CreateSessionTask, given: ProcessInput) -> object:
         spec = cast("dict[str, Json]", task.spec)
         name = str(spec.get("tool", ""))
-        again, context = await self._was_begun(ctx), self._context(ctx, task, name)
+        again, context = await self._was_begun(ctx), self._context(ctx, task, name, given)
         _ = reattach_background_run(spec, context) if again else self._tool(name)
         admitted = await self._admitted(ctx, name, spec, given)
         run = (
@@ -248,8 +248,7 @@ class BackgroundCode:
         self, ctx: ProcessContext, name: str, spec: dict[str, Json], given: ProcessInput
     ) -> AdmittedCall:
         """Check a run again, by the contract and the consent of its turn, against the code of this worker."""
-        assert isinstance(given, EngineInput)
-        admission = decode(encode(given.payload["admission"]), RunAdmission)
+        admission = _admission(given)
         call = ToolCall(id=CallId(ctx.process_id), name=name, args=spec.get("arguments") or {})
         prepared = setup_of(self.agent).toolbox.prepare(call, admission.contract)
         checked = prepared if isinstance(prepared, FailureDetail) else await prepared.checked()
@@ -274,13 +273,16 @@ class BackgroundCode:
             )
         return executor
 
-    def _context(self, ctx: ProcessContext, task: CreateSessionTask, name: str) -> ToolContext[object]:
-        wiring = wiring_of(ctx)
+    def _context(
+        self, ctx: ProcessContext, task: CreateSessionTask, name: str, given: ProcessInput
+    ) -> ToolContext[object]:
+        wiring, call = wiring_of(ctx), CallId(ctx.process_id)
+        process = wiring.runtime.get_process(ctx.process_id)
         services = services_of(self.host, session_stream(ctx.tenant, task.session_id), self.agent, durable=_stored)
         return ToolContext(
             session_id=task.session_id,
             turn_id=TurnId(""),
-            call_id=CallId(ctx.process_id),
+            call_id=call,
             tool_name=name,
             tenant=ctx.tenant,
             idempotency_key=ctx.idempotency_key,
@@ -289,7 +291,7 @@ class BackgroundCode:
                 deps=wiring.deps,
                 services=services,
                 process_events_id=ctx.process_id,
-                clients=Clients(process_events=ProcessEventsClient(wiring.runtime.get_process(ctx.process_id))),
+                clients=Clients(process_events=RunEventsClient(process, call, _admission(given).event_types)),
             ),
         )
 
@@ -316,6 +318,11 @@ class BackgroundCode:
 
 async def _stored() -> None:
     """Wait for nothing: the records that led to a run were durable before it began."""
+
+
+def _admission(given: ProcessInput) -> RunAdmission:
+    assert isinstance(given, EngineInput)
+    return decode(encode(given.payload["admission"]), RunAdmission)
 
 
 def _task(given: ProcessInput) -> CreateSessionTask:

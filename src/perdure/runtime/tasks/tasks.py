@@ -29,6 +29,7 @@ from perdure.runtime.tasks.retention import task_in
 from perdure.services.background import MAX_ACTIVE_PER_SESSION
 from perdure.services.tasks import (
     KIND_BACKGROUND_TOOL,
+    KIND_MONITOR,
     ORPHANED,
     TERMINAL,
     CreateSessionTask,
@@ -41,6 +42,7 @@ from perdure.services.tasks import (
     TaskMessage,
     answered,
     apply_task_update,
+    monitor_task_id,
     new_session_task,
 )
 from perdure.tools.door import AdmittedRun, RunAdmission
@@ -175,12 +177,18 @@ class StoredTasks(SessionTaskRegistry):
 
     async def update(self, session_id: SessionId, task_id: str, update: SessionTaskUpdate) -> SessionTask | None:
         """Update a task, unless nothing would change. Messages to its session, and the task's end if the update is one,
-        commit in the same append."""
+        commit in the same append.
+
+        Raises:
+            Error: `invalid_argument` for the end of a background run, which only the run decides.
+        """
         check_readable(update, what="the task update")
         while True:
             task = await self.get(session_id, task_id)
             if task is None:
                 return None
+            if task.kind == KIND_BACKGROUND_TOOL and update.state in TERMINAL and not task.is_over:
+                raise _not_over(task)
             changed = apply_task_update(task, update, self.runtime.clock.wall_ms())
             if changed is task:
                 return task
@@ -208,14 +216,23 @@ class StoredTasks(SessionTaskRegistry):
         )
 
     async def request_cancel(self, session_id: SessionId, task_id: str) -> SessionTask | None:
-        """Request the end of a task. A task without executor ends at once."""
+        """Request the end of a task. A task without executor ends at once, and a monitor with its schedule."""
         task = await self.get(session_id, task_id)
         if task is None or task.is_over:
             return task
+        if task.kind == KIND_MONITOR:
+            await self._end_schedule(task)
         await self.runtime.get_process(task_id).cancel("requested by its session")
         if task.kind != KIND_BACKGROUND_TOOL:
             return await self.update(session_id, task_id, SessionTaskUpdate(state="canceled"))
         return await self.get(session_id, task_id)
+
+    async def _end_schedule(self, monitor: SessionTask) -> None:
+        given: Json = monitor.spec
+        spec = cast("dict[str, Json]", given if isinstance(given, dict) else {})
+        schedule = str(spec.get("schedule_id") or "")
+        if schedule and monitor.id == monitor_task_id(schedule):  # another task may name any schedule
+            await self.runtime.schedules.get(schedule).delete(by=f"task {monitor.id}")
 
     # --- talking
 
@@ -264,6 +281,15 @@ class StoredTasks(SessionTaskRegistry):
         tenant = self.runtime.tenant
         news = TaskNews(task.display_name, state, text)
         return task_message(tenant, task.session_id, task.id, what, news, now)
+
+
+def _not_over(run: SessionTask) -> Error:
+    return Error(
+        Code.INVALID_ARGUMENT,
+        f"the task {run.id!r} cannot be ended by an update; nothing was written",
+        because="the run goes on, and decides how the task ends",
+        hint="await ctx.tasks.request_cancel(session_id, task_id)",
+    )
 
 
 # --- a task from its log ----------------------------------------------------------------------------------------
@@ -372,7 +398,7 @@ def _run(new: CreateSessionTask, id: str, admission: RunAdmission) -> tuple[Regi
         input=EngineInput(kind=KIND_BACKGROUND_TOOL, payload=payload),
         recovery="rerunnable" if spec.get("reattachable") is True else "owner_bound",
         env=env,
-        event_types=_EVENTS,
+        event_types=(*_EVENTS, *admission.event_types),
         provenance=Provenance(originator=SessionScope(session_id=new.session_id)),
         kind=new.kind,
         label=new.display_name,

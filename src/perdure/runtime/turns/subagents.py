@@ -93,7 +93,7 @@ class Subagents:
             raise ToolError(f"Unknown agent {order.agent!r}; the agents are: {known}", code=Code.AGENT_UNKNOWN.value)
         handle, task = self._handle(name), brief(digest((order.agent, order.prompt, order.output, order.background)))
         await self._ledger.durable()  # a child registered by an earlier attempt is then visible in the store
-        spawns = LogSpawnStore(shared.store, self._tenant, shared.spawn_limits, shared.clock.wall_ms)
+        spawns = LogSpawnStore(shared.store, self._stream, shared.spawn_limits, shared.clock.wall_ms)
         try:
             opening = self._opening(handle, order)
             claim = await spawns.claim(self._line, handle, self._turn, task=task, token=brief(digest(handle)))
