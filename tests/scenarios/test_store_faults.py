@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from perdure import Agent, Code, Error, Runtime, RuntimeOptions, Session, ToolContext, tool
-from perdure.ids import WorkerId
+from perdure import Agent, Code, Error, ProcessContext, Runtime, RuntimeOptions, Session, ToolContext, process, tool
+from perdure.ids import StreamId, WorkerId
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.runtime.internals import ref_of
+from perdure.runtime.processes.handle import ProcessHandle
 from perdure.store.protocol import Store
 from perdure.store.shapes import EVERYTHING, ReadyStream, Serves
 from perdure.testing.faults import Side, faulty_store
@@ -101,6 +102,53 @@ class Mumbling:
             self.lost.extend(found)
             raise Error(Code.STORE_UNAVAILABLE, "nobody heard the answer")
         return found
+
+
+class Unscannable:
+    """A store that cannot be scanned for work for some time."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.away = False
+        self.refused = 0
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._store, name)
+
+    async def claimable(
+        self, worker: WorkerId, *, limit: int, now: int, serves: Serves = EVERYTHING
+    ) -> tuple[StreamId, ...]:
+        if self.away:
+            self.refused += 1
+            raise Error(Code.STORE_UNAVAILABLE, "the store is away")
+        return await self._store.claimable(worker, limit=limit, now=now, serves=serves)
+
+
+async def test_news_during_an_outage_is_read_afterwards(new_store: NewStore) -> None:
+    @process
+    async def patient(ctx: ProcessContext) -> str:
+        return str(await ctx.wait_for_event("news"))
+
+    store = Unscannable(new_store())
+    async with Runtime(cast(Store, store), processes=[patient]) as rt:
+        handle = await rt.start(patient, id="p")
+        await until(lambda: waits(handle))
+        store.away = True
+        async with Runtime(new_store(), worker=False) as elsewhere:
+            await elsewhere.processes.handle("p").resolve("news", "came")
+        await until(lambda: answered(store.refused >= 8))
+        store.away = False
+        assert await handle.result(timeout=15) == "came", "it waits in memory for 30 s at most, and the poll was lost"
+
+
+async def waits(handle: ProcessHandle) -> bool:
+    return bool((await handle.info()).waiting)
+
+
+async def answered(truth: bool) -> bool:
+    return truth
 
 
 async def test_turn_with_a_lost_claim_reply_is_served(new_store: NewStore) -> None:

@@ -523,6 +523,30 @@ async def test_a_commit_that_could_not_be_told_is_told_later(
     await two.close()
 
 
+async def test_store_that_closes_while_it_tells_of_a_commit_finishes_telling(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = await opened(postgres_url, ANN), await opened(postgres_url, BOB)
+    claim = await owned(two, "one", BOB)
+    await heard(one, 0)
+    await asyncio.sleep(0.1)  # what was committed before is told by now
+    whole, begun = PgTransaction.one, asyncio.Event()
+
+    async def slow_once(self: PgTransaction, name: str, *args: object) -> Cells:
+        if name == "announce" and not begun.is_set():
+            begun.set()
+            await asyncio.sleep(60)
+        return await whole(self, name, *args)
+
+    monkeypatch.setattr(PgTransaction, "one", slow_once)
+    before = await one.version()
+    await two.append(plan(claim, BOB, 1, entry("a"), known=1))
+    await begun.wait()
+    await two.close()
+    await heard(one, before)
+    await one.close()
+
+
 async def test_listening_is_taken_up_again_after_a_cut(postgres_url: str, postgres: Server) -> None:
     one, two = await opened(postgres_url, ANN), await opened(postgres_url, BOB)
     await owned(two, "one", BOB)

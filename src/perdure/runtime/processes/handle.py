@@ -216,10 +216,7 @@ class ProcessHandle:
         end: ProcessEvent | None = None,
         outbox: tuple[Delivery, ...] = (),
     ) -> bool:
-        """Append a declared event from outside, once per replay key, and notify the owner. False that
-        only adds to what is known may come `after_end`. With `end` the process ends in the same transaction, and
-        `outbox` go to others in it was appended
-        before.
+        """Append a declared event from outside, once per replay key, and notify the owner. False if it was known.
 
         `after_end` allows an event after the end of the process. `end` ends the process in the same transaction, and
         `outbox` are delivered with it.

@@ -65,15 +65,14 @@ class Worker:
         next_renewal = loop.time()
         while not self._stopped:
             self._awake.clear()
-            changed, self._news = self._news, False
             try:
                 if loop.time() >= next_renewal:
                     next_renewal = loop.time() + self._renew_s
                     await self._shared.store.renew(self._shared.worker)
                 await self._scan()
                 self._shared.permits.check()
-                if changed:
-                    await self.stream_pool.poll()
+                if self._news:
+                    await self._poll_hosts()
             except Error as problem:  # the store is unavailable: the next round tries again
                 log.warning("%s", problem)
             except Exception:  # a fault of the store: a worker that stopped polling would still appear alive
@@ -81,6 +80,15 @@ class Worker:
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(SCAN_S, self._renew_s)):
                     await self._awake.wait()
+
+    async def _poll_hosts(self) -> None:
+        """Let running work learn what other processes have committed. After a failure, the next round does it."""
+        self._news = False
+        try:
+            await self.stream_pool.poll()
+        except Exception:
+            self._news = True
+            raise
 
     async def _scan(self) -> None:
         """Claim ready work up to the number of free slots, in this worker and in queues with a limit."""

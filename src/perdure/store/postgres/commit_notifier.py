@@ -73,7 +73,7 @@ class CommitNotifier:
                     await self._pressing.wait()
 
     async def _announce(self) -> bool:
-        """Send a notification. Return False on failure; the notification is then still scheduled."""
+        """Send a notification. Return False on failure. A notification that failed or was cancelled stays scheduled."""
         self._something_to_tell.clear()
         self._pressing.clear()
         try:
@@ -83,6 +83,9 @@ class CommitNotifier:
             log.debug("commit notification failed error=%s", problem)
             self.tell()
             return False
+        except asyncio.CancelledError:
+            self.tell()
+            raise
         self._notice(counter, expected=self._counter + 1)
         return True
 
@@ -144,12 +147,12 @@ class CommitNotifier:
 
     async def close(self) -> None:
         """Send a scheduled notification and stop."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._something_to_tell.is_set():
             with suppress(TimeoutError):
                 async with asyncio.timeout(1.0):
                     await self._announce()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._listening is not None:
             await leave(self._listening)
