@@ -132,7 +132,8 @@ async def test_pictures_are_shown_and_other_bytes_are_attachments(shop: Shop) ->
         {**pdf, "attachment": hashlib.sha256(b"%PDF-1.4 ...").hexdigest(), "size": 12},
         {
             **pdf,
-            "not_kept": "the bytes are not application/pdf (because they lack the signature of that format)",
+            "not_kept": "the bytes are not application/pdf (because they lack the signature of that format). "
+            "Hint: pass the media type of the bytes",
             "size": 8,
         },
     ]
