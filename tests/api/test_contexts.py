@@ -30,8 +30,8 @@ TOOL = [
 ]  # fmt: skip
 PROCESS = [
     "agent", "ask", "cancellation", "deps", "emit", "event_key", "extension", "gather", "idempotency_key", "info",
-    "map", "now", "phase", "process_id", "race", "random", "sleep", "start", "start_command", "step", "step_key",
-    "tenant", "timeline", "triggers", "uuid", "wait_for_event", "wait_for_process", "wait_for_signal",
+    "map", "now", "phase", "process_id", "race", "random", "session", "sleep", "start", "start_command", "step",
+    "step_key", "tenant", "timeline", "triggers", "uuid", "wait_for_event", "wait_for_process", "wait_for_signal",
 ]  # fmt: skip
 PROVIDER = ["decode_prepared_payload", "prepared_call", "prepared_payload", "turn_context"]
 METHODS = ["await_event_json", "decode_prepared_payload", "durable_effects", "run_json", "visible_tools"]

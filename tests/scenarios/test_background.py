@@ -751,7 +751,7 @@ async def test_d9_tool_in_a_turn_has_no_process_to_emit_to(house: House) -> None
     looks.execute_with_context = emits
     rt = await house.open(call("look"), say("ok"), tools=(looks,))
     await asked(rt)
-    assert found == [Code.DURABLE_EFFECTS_UNAVAILABLE]
+    assert found == [Code.DURABLE_EFFECT_PROCESS_EVENT_UNAVAILABLE]
 
 
 async def test_waiting_for_a_task_ends_with_it_or_with_its_time(house: House) -> None:

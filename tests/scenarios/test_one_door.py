@@ -117,10 +117,10 @@ class Obedient:
 
     name = "obedient"
 
-    def __init__(self, *steps: Step) -> None:
+    def __init__(self, *steps: Step, fired: Step = SPAWN) -> None:
         lines = {"lock": [call("lock", name="refund"), say("locked")], "go": [*steps, say("ok")]}
         self._asked = ScriptedModel.by_input(lines, default=[say("noted", exact=True)])
-        self._fired = ScriptedModel(SPAWN, say("started"))
+        self._fired = ScriptedModel(fired, say("started"))
 
     def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         fired = conversation.input_text(request.messages).startswith("A schedule of this session")

@@ -8,7 +8,44 @@ FILES = "tests/scenarios/test_files.py"
 BACKGROUND = "tests/scenarios/test_background.py"
 COMMANDS = "tests/scenarios/test_commands.py"
 
+BODIES = "tests/scenarios/test_body_services.py"
+
 MUTANTS = [
+    Mutant(
+        "a model call of a background run is not charged to its session",
+        "runtime/processes/driver.py",
+        "outbox=(*outbox, *charged)",
+        "outbox=outbox",
+        f"{BODIES} -k 'd4_background_run_asks and memory'",
+    ),
+    Mutant(
+        "a model call that a killed run left is not charged",
+        "runtime/processes/process_host.py",
+        "lost_calls(journal, over=True)",
+        "()",
+        "tests/crash/test_run_purchases.py -k 'abandoned and sqlite'",
+    ),
+    Mutant(
+        "the limits of the session do not bind a background run",
+        "runtime/processes/session_context.py",
+        "return spent_up(limits, bought(journal), total + bought(journal, but=known))",
+        'return ""',
+        f"{BODIES} -k 'd4_session_limits and memory'",
+    ),
+    Mutant(
+        "a chain of processes through their session has no limit",
+        "runtime/processes/client.py",
+        "if self._check_start is not None:",
+        "if False:",
+        f"{BODIES} -k 'd4_chain and memory'",
+    ),
+    Mutant(
+        "a message of a background run to its own session counts as one of a person",
+        "runtime/platform.py",
+        "own=ref.stream == self.own",
+        "own=self.in_turn and ref.stream == self.own",
+        f"{BODIES} -k 's16_messages and memory'",
+    ),
     Mutant(
         "a command inherits the worker's whole environment",
         "services/os_commands.py",

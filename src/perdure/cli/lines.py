@@ -299,6 +299,8 @@ class Reader:
                 return self._plain(fact, "sub-agent", f"#{number}", "claimed")
             case ChildRegistered(child=child):
                 return self._plain(fact, "sub-agent", child, "started")
+            case ChildEnded(child=child, source=source) if source:
+                return self._plain(fact, "process", child, f"asked a model for {one_line(source, 40)}")
             case ChildEnded(child=child, status=status):
                 return self._plain(fact, "sub-agent", child, status, "ok" if status == "finished" else "warn")
 

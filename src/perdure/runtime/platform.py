@@ -35,7 +35,8 @@ class StoredPlatform:
 
     runtime: RuntimeCore
     tenant: Tenant
-    own: StreamId | None = None
+    own: StreamId
+    in_turn: bool = True
 
     async def create_session(
         self, agent: str, *, session_id: str | None = None, title: str | None = None
@@ -78,7 +79,7 @@ class StoredPlatform:
     async def wait_for_idle(self, session_id: str, timeout_secs: float | None = None) -> IdleStatus:
         """Wait until a session has no work to do."""
         stream = self._stream(session_id)
-        if stream == self.own:
+        if stream == self.own and self.in_turn:
             raise ToolError("A session is never idle during a call of its own turn", code="session_is_own")
         limit = MAX_WAIT_S if timeout_secs is None else min(max(0.0, timeout_secs), MAX_WAIT_S)
         loop = asyncio.get_running_loop()

@@ -1,23 +1,38 @@
-"""The services of a runtime for the tools of a session, over its store. None writes as the owner of a stream."""
+"""The factory of services and clients for every body that runs for a session.
+
+Law: a body gets them bound to the tenant and the stream of its session. Parts that need a turn are absent outside of
+one, and their use is an error that names them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from perdure.errors import Code, Error
-from perdure.ids import CallId, SessionId, StreamId, TurnId, session_stream, stream_names
+from perdure.ids import CallId, EffectId, SessionId, StreamId, TurnId, session_stream, stream_names
 from perdure.runtime.agent import Agent, setup_of
+from perdure.runtime.calls.clients import AttachmentsClient, CallSessionsClient, CallSite, SessionChanges
+from perdure.runtime.calls.completions import AskedModels, CompletionsClient
 from perdure.runtime.platform import StoredPlatform, info_of
+from perdure.runtime.processes.client import CheckStart, ProcessesClient, RunLocal
 from perdure.runtime.schedules.schedules import StoredSchedules
 from perdure.runtime.secret_store import StoredSecrets
 from perdure.runtime.sessions.editing import checked_title, set_title
+from perdure.runtime.triggers.client import client_of_call
+from perdure.runtime.turns.hydrate import Fetch
 from perdure.runtime.turns.transcript import Transcript
 from perdure.services.secrets import Redactor
 from perdure.services.spawns import LogSpawnStore
 from perdure.store.protocol import Store
+from perdure.tools.clients.dispatch import Dispatch
+from perdure.tools.clients.programs import Programs
+from perdure.tools.context import ToolContext, origin_of
 from perdure.tools.errors import ToolError, tool_error_of
+from perdure.tools.origin import Clients
 from perdure.tools.services import Services, SessionInfo
 from perdure.vocab.log_keys import open_key
 from perdure.vocab.messages import AttachmentRef, Message
@@ -31,25 +46,69 @@ if TYPE_CHECKING:
 PAGE = 256
 
 
+@dataclass(frozen=True, slots=True)
+class TurnParts:
+    """The parts that need a turn: other tools with their approvals, programs, and changes of the session."""
+
+    dispatch: Callable[[CallSite, ToolContext[object]], Dispatch]
+    programs: Callable[[CallSite], Programs]
+    changes: SessionChanges
+
+
+@dataclass(frozen=True, slots=True)
+class BodyAccess:
+    """How a body reaches the log around it: its durability, the bytes of its session, and the permits that it holds.
+
+    `in_turn` is absent outside a turn. `check_start` limits the children of a body that is a process.
+    """
+
+    durable: Callable[[], Awaitable[None]]
+    fetch: Fetch
+    within_limits: Callable[[EffectId, str], AbstractAsyncContextManager[None]]
+    in_turn: TurnParts | None = None
+    check_start: CheckStart | None = None
+
+
+def clients_of(core: RuntimeCore, stream: StreamId, agent: Agent, site: CallSite, access: BodyAccess) -> Clients:
+    """Return the clients of a session for one body. Each child call gets clients of its own."""
+    core = core.of(stream_names(stream)[0])  # threat: S2, T-TEN-01
+    models, turn, local = core.models, access.in_turn, RunLocal()
+    asked = AskedModels(models.of(agent, site.turn.composition.model), models.utility, access.within_limits)
+
+    def completions(ctx: ToolContext[object]) -> CompletionsClient:
+        origin = origin_of(ctx)
+        return CompletionsClient(origin.body, origin.services.redactor, site, asked, access.fetch)
+
+    return Clients(
+        sessions=CallSessionsClient(site, core, stream, agent, turn.changes if turn else None),
+        dispatch=partial(turn.dispatch, site) if turn else None,
+        attachments=AttachmentsClient(site, access.fetch, stores=turn is not None),
+        direct_completions=completions,
+        processes=lambda ctx: ProcessesClient(core, ctx, site, local, access.check_start),
+        triggers=lambda ctx: client_of_call(core.triggers, ctx, site, access.durable),
+        programs=turn.programs(site) if turn else None,
+    )
+
+
 def services_of(
     core: RuntimeCore,
     stream: StreamId,
     agent: Agent,
     *,
-    composition: Composition | None = None,
+    composition: Composition,
     durable: Callable[[], Awaitable[None]],
+    in_turn: bool,
 ) -> Services:
-    """Return the services of a session for one body: a turn's calls, or a background run, which has no composition."""
+    """Return the services of a session for one body, in a turn or outside."""
     tenant = stream_names(stream)[0]
     core = core.of(tenant)  # threat: S2, T-TEN-01
     sessions, redactor = StoredSessions(core), Redactor(core.seen_secrets, stream)
-    tools = composition.tools if composition is not None else None
     return Services(
         secrets=StoredSecrets(core.store, core.secrets, stream, redactor),
         redactor=redactor,
         locale=agent.locale,
-        visible_tool_names=frozenset(contract.name for contract in tools) if tools is not None else None,
-        tool_definitions=tuple(contract.definition for contract in tools) if tools is not None else None,
+        visible_tool_names=frozenset(composition.names),
+        tool_definitions=tuple(contract.definition for contract in composition.tools),
         tool_registry=setup_of(agent).toolbox.registry,
         message_retriever=StoredMessages(core.store, stream, durable),
         session_store=sessions,
@@ -59,7 +118,7 @@ def services_of(
         schedule_store=StoredSchedules(core),
         session_task_registry=core.tasks,
         commands=core.commands,
-        platform_store=StoredPlatform(core, tenant, stream if composition is not None else None),
+        platform_store=StoredPlatform(core, tenant, stream, in_turn=in_turn),
         subagent_spawn_store=LogSpawnStore(core.store, stream, core.options.subagents, core.clock.wall_ms),
     )
 

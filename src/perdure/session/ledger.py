@@ -40,8 +40,9 @@ def entries(records: Iterable[Record]) -> Iterator[UsageEntry]:
                 turn = opened
             case EffectSettled(id=id, outcome=outcome):
                 yield from (entry for entry in _bought(turn, id, outcome) if entry.usage != NOTHING)
-            case ChildEnded(child=child, usage=usage) if usage != NOTHING:
-                yield UsageEntry(turn=turn, source=f"sub-agent:{child}", usage=usage)
+            case ChildEnded(child=child, usage=usage, source=source, model=model) if usage != NOTHING:
+                name = f"direct:{source}" if source else f"sub-agent:{child}"
+                yield UsageEntry(turn=turn, source=name, usage=usage, model=model)
             case _:
                 pass
 

@@ -407,16 +407,9 @@ class Body:
         described = self._described(kind, name, Process(command=command), *key)
         return into_process(await self._execute(described, run, DispatchPolicy(effect="idempotent")))
 
-    async def emit(
-        self, events: ProcessEvents | None, process: str | None, type: str, payload: Json
-    ) -> ProcessEventInfo:
+    async def emit(self, events: ProcessEvents, process: str | None, type: str, payload: Json) -> ProcessEventInfo:
         """Append an event to the enclosing process, under a key that re-entry uses again."""
         self.life.check_open()
-        if events is None:
-            raise Error(
-                Code.DURABLE_EFFECT_PROCESS_EVENT_UNAVAILABLE,
-                f"{self.place.called} does not run in a process, so it cannot emit process events",
-            )
 
         async def append() -> ProcessEventInfo:
             key = keys.tool_process_event(self.place.call, self.count("process_event") - 1)

@@ -27,7 +27,7 @@ from perdure.tools.clients.attachments import Attachments
 from perdure.tools.clients.completions import DirectCompletions, DirectRequest
 from perdure.tools.clients.dispatch import Dispatch
 from perdure.tools.clients.messages import MessagesClient
-from perdure.tools.clients.process_events import ProcessEventInfo, emitted
+from perdure.tools.clients.process_events import ProcessEventInfo, emitted, no_process
 from perdure.tools.clients.processes import SessionProcesses
 from perdure.tools.clients.programs import Programs
 from perdure.tools.clients.sessions import Sessions
@@ -206,7 +206,9 @@ class ToolContext(DurableOps, CompletionOps, Generic[Deps]):
         """
         origin = self._call
         events, process = origin.clients.process_events, origin.runtime_process_id
-        if events is not None and origin.body is None:  # a background run, whose events number themselves
+        if events is None:
+            raise no_process(f"the tool {self.tool_name}")
+        if origin.body is None:  # a background run, whose events number themselves
             return await emitted(event_type, process, lambda: events.emit(event_type, payload))
         return await self._body().emit(events, process, event_type, payload)
 

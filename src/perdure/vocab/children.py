@@ -48,10 +48,15 @@ class ChildRegistered(Value, frozen=True, tag="child_registered"):
 
 
 class ChildEnded(Value, frozen=True, tag="child_ended"):
-    """A turn of a descendant ended, with its usage. The descendant sends it in the append that ends the turn."""
+    """A turn of a descendant ended, with its usage. The descendant sends it in the append that ends the turn.
+
+    With a `source`, it is one model call of a process of the session, which is the `child`. Then `turn` is the effect.
+    """
 
     child: SessionId
     turn: TurnId
     status: str
     result: str = ""
     usage: Usage = Usage()
+    source: str = ""
+    model: str = ""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from perdure.codec import Json, check_text, to_json
 from perdure.commit.plan import Blob, blob_of
@@ -44,6 +44,7 @@ from perdure.tools.context import Cancellation
 from perdure.tools.durations import seconds
 from perdure.tools.errors import ToolError, tool_error_of
 from perdure.tools.result_truncation import MAX_KEPT_BYTES
+from perdure.tools.services import missing, required
 from perdure.turn.state import Turn
 from perdure.vocab.messages import AttachmentRef
 from perdure.vocab.outcomes import DirectOutcome, DirectUsage
@@ -51,8 +52,8 @@ from perdure.vocab.tools import ToolDefinition
 
 if TYPE_CHECKING:
     from perdure.runtime.agent import Agent
+    from perdure.runtime.core import RuntimeCore
     from perdure.runtime.sessions.session import Session
-    from perdure.runtime.shared import Shared
 
 MAX_ATTACHED_BYTES = 4 * MAX_KEPT_BYTES
 
@@ -66,8 +67,10 @@ _VISIBLE = frozenset(
         Code.INVALID_JSON,
         Code.INVALID_TEXT,
         Code.PROCESS_ALREADY_TERMINAL,
+        Code.PROCESS_CHILDREN_EXCEEDED,
         Code.PROCESS_CONFLICT,
         Code.PROCESS_DEFINITION_UNKNOWN,
+        Code.PROCESS_DEPTH_EXCEEDED,
         Code.PROCESS_EVENT_CONFLICT,
         Code.PROCESS_EVENT_INVALID,
         Code.PROCESS_EVENT_TYPE_INVALID,
@@ -110,7 +113,7 @@ class Cache:
 class CallSite:
     """One attempt of one call, as its clients see it, and what they have collected for its outcome.
 
-    `so_far` returns the turn with the unrecorded usage of its running calls. `keep` stores bytes at once: a step of a
+    `spent_up` returns the limit that forbids the next model call, or "". `keep` stores bytes at once: a step of a
     resumable body may refer to them long before the call ends. `controller` records the tool's model calls as parts of
     `place`. `asked` are those begun so far; `left` are the ends that only the turn can still record.
     """
@@ -119,7 +122,7 @@ class CallSite:
     call: CallId
     effect: EffectId
     turn_context: TurnContext
-    so_far: Callable[[], Turn]
+    spent_up: Callable[[], str]
     cancellation: Cancellation = field(default_factory=Cancellation)
     attached: list[Blob] = field(default_factory=list[Blob])
     spent: list[DirectUsage] = field(default_factory=list[DirectUsage])
@@ -159,24 +162,34 @@ def visibly() -> Generator[None]:
         raise tool_error_of(problem) from problem
 
 
+class SessionChanges(Protocol):
+    """The changes that a call makes to its own session through its turn."""
+
+    async def tools(self, site: CallSite, names: tuple[str, ...], present: bool) -> int:
+        """Remove tools from this session or restore them. Return its tools generation."""
+        ...
+
+    async def hand_over(self, site: CallSite, to: str, reason: str) -> None:
+        """Hand the conversation to another agent."""
+        ...
+
+
 class CallSessionsClient:
     """`ctx.sessions` of one call."""
 
     def __init__(
         self,
         site: CallSite,
-        shared: Shared,
+        core: RuntimeCore,
         stream: StreamId,
         agent: Agent,
-        change_tools: Callable[[CallSite, tuple[str, ...], bool], Awaitable[int]],
-        hand_over: Callable[[CallSite, str, str], Awaitable[None]],
+        changes: SessionChanges | None,
     ) -> None:
         self._site = site
-        self._shared = shared
+        self._core = core
         self._stream = stream
         self._agent = agent
-        self._change_tools = change_tools
-        self._hand_over = hand_over
+        self._changes = changes
 
     def model(self) -> SessionModel:
         """Return the model of the running turn."""
@@ -210,11 +223,11 @@ class CallSessionsClient:
         )
 
     async def _check_known(self, stream: StreamId) -> None:
-        if await self._shared.store.stream(stream) is None:
+        if await self._core.store.stream(stream) is None:
             raise Error(Code.SESSION_UNKNOWN, f"unknown session {stream_names(stream)[2]!r}")
 
     async def _state(self, stream: StreamId) -> SessionState:
-        loaded = await self._shared.store.load(stream, code=CODE)
+        loaded = await self._core.store.load(stream, code=CODE)
         return fold_all(loaded.snapshot.data if loaded.snapshot else None, loaded.rows)
 
     async def tool_catalog(self, session: str | None = None) -> list[Json]:
@@ -244,13 +257,13 @@ class CallSessionsClient:
         with visibly():
             stream = self._stream_of(name)
             self._agent_of(named)
-            known = await self._shared.store.stream(stream)
+            known = await self._core.store.stream(stream)
             if known is not None and known.agent != named:
                 raise Error(Code.SESSION_AGENT_CONFLICT, f"session {name!r} belongs to agent {known.agent!r}")
             if known is None:
                 source = f"created:{join(self._stream, self._site.call)}"
                 opening = delivery(stream, source, Wake(reason="created"), at=self._now(), agent=named)
-                await self._shared.store.admit(opening)
+                await self._core.store.admit(opening)
         return SessionId(name)
 
     async def close_session(self, session: str) -> bool:
@@ -284,7 +297,7 @@ class CallSessionsClient:
         """Wait for a started turn, and return its final text."""
         check_argument("A turn to wait for", started, StartedTurn)
         stream = self._stream_of(started.session_id)
-        if stream == self._stream:
+        if stream == self._stream and self._changes is not None:
             raise ToolError(
                 "A turn of this very session begins when this one has ended: it cannot be awaited",
                 code="session_is_own",
@@ -302,6 +315,7 @@ class CallSessionsClient:
     async def set_tool_membership(self, names: Sequence[str], present: bool) -> int:
         """Remove tools from this session, or restore them."""
         self._site.check_running()
+        changes = required(self._changes, "tool_membership")
         wanted = (names,) if isinstance(names, str) else tuple(dict.fromkeys(names))
         members = setup_of(self._agent).toolbox.catalog.members
         if unknown := [name for name in wanted if name not in members]:
@@ -309,17 +323,18 @@ class CallSessionsClient:
                 f"Unknown tool {', '.join(unknown)}. The tools are: {', '.join(members) or 'none'}",
                 code="tool_unavailable",
             )
-        return await self._change_tools(self._site, wanted, present)
+        return await changes.tools(self._site, wanted, present)
 
     async def hand_over(self, agent: str, reason: str = "") -> None:
         """Hand this conversation to another agent."""
         self._site.check_running()
+        changes = required(self._changes, "handoff")
         with visibly():
             said = check_text(reason, where="the reason")
             self._agent_of(agent)
         if agent == self._site.turn.composition.agent:
             raise ToolError(f"The conversation is {agent}'s already", code="handed_over")
-        await self._hand_over(self._site, agent, said)
+        await changes.hand_over(self._site, agent, said)
 
     # --- names
 
@@ -330,28 +345,31 @@ class CallSessionsClient:
 
     def _existing(self, stream: StreamId) -> Session:
         tenant, _, session = stream_names(stream)
-        return self._shared.host.get_session(session, tenant=tenant)
+        return self._core.get_session(session, tenant=tenant)
 
     def _agent_of(self, name: str) -> Agent:
-        found = self._shared.agents.get(name)
+        found = self._core.agents.get(name)
         if found is None:
             raise Error(Code.AGENT_UNKNOWN, f"unknown agent {name!r}")
         return found
 
     def _now(self) -> int:
-        return self._shared.clock.wall_ms()
+        return self._core.clock.wall_ms()
 
 
 class AttachmentsClient:
     """`ctx.attachments` of one call."""
 
-    def __init__(self, site: CallSite, fetch: Fetch) -> None:
+    def __init__(self, site: CallSite, fetch: Fetch, *, stores: bool) -> None:
         self._site = site
         self._fetch = fetch
+        self._stores = stores
 
     async def put(self, data: bytes, media_type: str, *, name: str = "") -> AttachmentRef:
         """Store bytes, and return a reference to them."""
         self._site.check_running()
+        if not self._stores:
+            raise missing("new_attachments")
         check_argument("The content of an attachment", data, bytes, bytearray, memoryview)
         check_argument("The media type of an attachment", media_type, str)
         check_argument("The name of an attachment", name, str)

@@ -107,7 +107,7 @@ class CompletionsClient:
         self, asked: DirectRequest, messages: tuple[Message, ...], source: str, effect: EffectId | None
     ) -> DirectOutcome:
         turn, controller = self._site.turn, self._site.controller
-        if reached := self._site.so_far().spent_up:
+        if reached := self._site.spent_up():
             return DirectOutcome(error=LlmError(kind="quota", message=f"limit reached: {reached}"), source=source)
         messages, attachments = await hydrated(messages, self._fetch)
         model = self._chosen(asked)

@@ -333,7 +333,7 @@ class Runners:
 
     def prepare_context(self, item: RunCall) -> ToolPrepareContext:
         """Return the context for a provider's hook or an approval predicate."""
-        site = CallSite(self._driven.turn, item.call.id, item.ref.id, self._turn_context(), self._driven.so_far)
+        site = CallSite(self._driven.turn, item.call.id, item.ref.id, self._turn_context(), self._spent_up)
         return ToolPrepareContext(
             session_id=self._where.session,
             call_id=item.call.id,
@@ -341,6 +341,9 @@ class Runners:
             _deps=self._around.deps.at_hand,
             sessions=self._around.clients(site).sessions,
         )
+
+    def _spent_up(self) -> str:
+        return self._driven.so_far().spent_up
 
     def _turn_context(self) -> TurnContext:
         turn = self._driven.turn
@@ -364,8 +367,8 @@ class Runners:
         completion: AttemptCompletion | None = None,
     ) -> ToolContext[object]:
         where, prepared = self._where, ready.prepared
-        turn, so_far = self._driven.turn, self._driven.so_far
-        flight.site = CallSite(turn, item.call.id, flight.id, self._turn_context(), so_far, flight.cancellation)
+        turn = self._driven.turn
+        flight.site = CallSite(turn, item.call.id, flight.id, self._turn_context(), self._spent_up, flight.cancellation)
         return ToolContext(
             session_id=where.session,
             turn_id=self._driven.turn.id,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import msgspec
 from msgspec import structs
@@ -59,6 +59,10 @@ if TYPE_CHECKING:
 TOOL_REASON = "requested by tool"
 
 
+CheckStart: TypeAlias = Callable[[Collection[str], str], Awaitable[None]]
+"""Raises if a process that is itself the caller may not start another one beside those that it started."""
+
+
 @dataclass(slots=True)
 class RunLocal:
     """The processes that one call has started, which it may use regardless of their visibility."""
@@ -71,13 +75,21 @@ class ProcessesClient:
     """`ctx.processes` of one call. Commands are recorded if its body is resumable, else deduplicated by keys of the
     call."""
 
-    def __init__(self, runtime: RuntimeCore, ctx: ToolContext[object], site: CallSite, local: RunLocal) -> None:
+    def __init__(
+        self,
+        runtime: RuntimeCore,
+        ctx: ToolContext[object],
+        site: CallSite,
+        local: RunLocal,
+        check_start: CheckStart | None = None,
+    ) -> None:
         self._rt = runtime
         self._ctx = ctx
         self._origin = origin_of(ctx)
         self._body = self._origin.body
         self._site = site
         self._local = local
+        self._check_start = check_start
         self._scope = SessionScope(session_id=ctx.session_id, frame_id=self._origin.agent_frame_id)
 
     # --- starting
@@ -95,6 +107,8 @@ class ProcessesClient:
         """Start a process that belongs to this session."""
         with visibly():
             asked, env = self._asked(process, args, dict(kwargs), id, label)
+            if self._check_start is not None:
+                await self._check_start(self._local.started, asked.process_id)
         asked = structs.replace(asked, wake_on_end=wake_on_end or asked.wake_on_end)
         command = StartProcess(process_id=asked.process_id, registration=decode(encode(asked)))
 

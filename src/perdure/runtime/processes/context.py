@@ -27,7 +27,7 @@ from perdure.runtime.triggers.client import Spokesman, TriggersClient
 from perdure.services.commands import GRACE_S, KEEP_BYTES, checked
 from perdure.services.secrets import Redactor
 from perdure.tools.body import Body
-from perdure.tools.context import Cancellation
+from perdure.tools.context import Cancellation, ToolContext
 from perdure.tools.durable import DurableOps, Duration, recorded_body
 from perdure.tools.durations import duration_ms
 from perdure.tools.errors import ToolError
@@ -66,6 +66,7 @@ class ProcessWiring:
     current_view: Callable[[], ProcessRecord]
     driver: ProcessPort
     runtime: RuntimeCore
+    in_session: Callable[[ProcessContext], Awaitable[ToolContext[object]]]
     deps: object = NOT_GIVEN
     redactor: Redactor = field(default_factory=Redactor)
 
@@ -158,6 +159,17 @@ class ProcessContext(DurableOps):
         """Return the history of this process, in order, as far as it is durable at the call."""
         await self._body().controller.ledger.durable()
         return await self._call.runtime.get_process(self.process_id).timeline()
+
+    async def session(self) -> ToolContext[object]:
+        """Return the context of a tool in the session that this process belongs to.
+
+        It has the files, messages, secrets, schedules, tasks and model of that session, and its process and session
+        clients. Its steps are those of this process. Other tools cannot be called, because that needs a turn.
+
+        Raises:
+            Error: `invalid_argument` if no tool of a session started the process; `session_unknown`, `agent_unknown`.
+        """
+        return await self._call.in_session(self)
 
     async def extension(self, name: str, type: type[T]) -> T | None:
         """Return a value of `rt.start(..., extensions={name: …})`, converted to `type`.
@@ -289,7 +301,7 @@ class ProcessContext(DurableOps):
 
     async def _check_child(self, body: Body, child: str) -> None:
         rt, parent = self._call.runtime, (self.process_id, self._call.current_view().known.provenance)
-        await check_child(rt.store, self.tenant, rt.process_limits, body, parent, child)
+        await check_child(rt.store, self.tenant, rt.process_limits, parent, body.names("start"), child)
 
     async def wait_for_process(self, process: ProcessHandle | str, *, timeout: Duration | None = None) -> Json:
         """Wait for the end of another process, and return its value. A parked wait holds no memory.

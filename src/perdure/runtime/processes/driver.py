@@ -32,6 +32,8 @@ from perdure.runtime.processes.context import ProcessContext, ProcessWiring
 from perdure.runtime.processes.cycles import WaitCycle, find_wait_cycle
 from perdure.runtime.processes.events import checked_event
 from perdure.runtime.processes.function import NotifiesOnEnd, ProcessCode, RunsHere
+from perdure.runtime.processes.purchases import charges, lost_calls, owner_of
+from perdure.runtime.processes.session_context import OwnerContext
 from perdure.runtime.shared import Shared
 from perdure.runtime.turns.in_flight import WriteGuard
 from perdure.runtime.turns.subagents import Subagents, let_go
@@ -139,7 +141,8 @@ class ProcessDriver:
         """Submit records to the stream."""
         for record in records:
             self._signals.fold(record)
-        self._owned.submit_all(records, outbox=outbox)
+        charged = charges(self._registration, self._scope.tenant, records, self._shared.clock.wall_ms())
+        self._owned.submit_all(records, outbox=(*outbox, *charged))
 
     def durable(self) -> Awaitable[None]:
         """Wait until everything submitted so far is durable."""
@@ -225,6 +228,7 @@ class ProcessDriver:
             Error: why the store refused an append.
         """
         self._controller.doubt_unsettled_steps(InDoubt(reason="worker_lost"))
+        self._settle_lost_calls(over=False)
         deps = TurnDeps(self._shared.deps, self._deps_context())
         try:
             await self._enter(deps)
@@ -257,9 +261,9 @@ class ProcessDriver:
         secret = await shared.secrets.get(SECRET, self._scope.tenant)
         controller = JournaledController(self._controller.journal, valve)
         waiter = self._waits.of(EffectId(PROCESS_BODY))
-        redactor = Redactor(shared.seen_secrets, self._owned.stream)
-        body = Body(process_place(self._scope), controller, waiter, shared.clock, shared.threads, secret, redactor)
         stream = self._owned.stream
+        place = process_place(self._scope)
+        body = Body(place, controller, waiter, shared.clock, shared.threads, secret, self._redactor())
         body.spawner = Subagents(shared, stream, Lineage(stream, 0), TurnId(""), self._scope.process, valve)
         entry = self._entry = BodyEntry(body, valve, cancellation)
         if self.record.cancel is not None:
@@ -290,9 +294,15 @@ class ProcessDriver:
                 driver=self,
                 runtime=cast("RuntimeCore", self._shared.host.of(self._scope.tenant)),
                 deps=given,
-                redactor=Redactor(self._shared.seen_secrets, self._owned.stream),
+                in_session=OwnerContext().of,
+                redactor=self._redactor(),
             ),
         )
+
+    def _redactor(self) -> Redactor:
+        """Return the redactor of the session that owns the process: only its secrets can be read here."""
+        owner = owner_of(self._registration, self._scope.tenant)
+        return Redactor(self._shared.seen_secrets, owner or self._owned.stream)
 
     def _came_back(self, entry: BodyEntry) -> None:
         assert entry.task is not None
@@ -395,12 +405,14 @@ class ProcessDriver:
 
     async def _end(self, ended: Ended) -> None:
         self._controller.doubt_unsettled_steps(LEFT_BEHIND)
+        self._settle_lost_calls(over=True)
         await self._finish(self._ending(ended), *self._unused(ended))
 
     async def _end_abandoned(self) -> None:
         """End a process that was abandoned and only waits."""
         await self._unwind()
         self._entry = None
+        self._settle_lost_calls(over=True)
         await self._finish(abandoned(self.record))
 
     async def _finish(self, end: ProcessEvent, *before: ProcessEvent) -> None:
@@ -408,6 +420,10 @@ class ProcessDriver:
         outbox = (*end_notification(self._shared, self._scope.tenant, self.record, end), *gone)
         self._owned.submit(*before, end, outbox=outbox)
         await self._owned.durable()
+
+    def _settle_lost_calls(self, *, over: bool) -> None:
+        if lost := lost_calls(self._controller.journal, over=over):
+            self._controller.record(*lost)
 
     def _effects(self) -> Iterator[Record]:
         """Yield the body's effects and their outcomes."""
@@ -490,6 +506,7 @@ class ProcessDriver:
         await self._unwind()
         self._controller.doubt_unsettled_steps(InDoubt(reason="drained", message="the worker was stopped"))
         if self._registration.recovery == "owner_bound" and self._ended is None:
+            self._settle_lost_calls(over=True)
             reason = "the worker was stopped"
             end = ending(self.record, ProcessWasAbandoned(by=self.worker, reason=reason), authority="owner_drain")
             gone = let_go(self._owned.stream, self._effects(), self._shared.clock.wall_ms())

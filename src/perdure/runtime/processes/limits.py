@@ -6,12 +6,12 @@ refused when its parent is re-entered.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from perdure.errors import Code, Error
 from perdure.ids import Tenant, process_stream
 from perdure.store.protocol import Store
-from perdure.tools.body import Body
 from perdure.vocab.log_keys import PROCESS_END
 from perdure.vocab.records import ProcessRegistered
 from perdure.vocab.registrations import Provenance
@@ -29,14 +29,19 @@ class ProcessLimits:
 
 
 async def check_child(
-    store: Store, tenant: Tenant, limits: ProcessLimits, body: Body, parent: tuple[str, Provenance], child: str
+    store: Store,
+    tenant: Tenant,
+    limits: ProcessLimits,
+    parent: tuple[str, Provenance],
+    started: Collection[str],
+    child: str,
 ) -> None:
-    """Raise if a process may not start another child. A child that was started before passes.
+    """Raise if a process may not start another child beside those `started`. One of these passes.
 
     Raises:
         Error: `process_depth_exceeded`, `process_children_exceeded`.
     """
-    if child in body.names("start"):
+    if child in started:
         return
     name, provenance = parent
     if await _above(store, tenant, provenance, limits.depth) >= limits.depth:
@@ -47,7 +52,7 @@ async def check_child(
             hint="end a process before its successor starts, or raise RuntimeOptions(processes=ProcessLimits(depth=))",
             process=name,
         )
-    if len(body.names("start")) >= limits.children:
+    if len(started) >= limits.children:
         raise Error(
             Code.PROCESS_CHILDREN_EXCEEDED,
             f"the process {name} has started {limits.children} children",

@@ -19,6 +19,7 @@ from perdure.processes.machine import End, EnterBody, Rest, ending, owed
 from perdure.processes.record import CODE, ProcessRecord, advance, fold
 from perdure.runtime.processes.driver import ProcessDriver, code_for, end_notification, wake_for
 from perdure.runtime.processes.function import CleansUp, Driver, HasCapacity, NotifiesOnEnd, RunsHere, WatchesOutside
+from perdure.runtime.processes.purchases import charges, lost_calls
 from perdure.runtime.shared import Shared
 from perdure.runtime.tasks.retention import RETENTION, kept_until, sweep, task_in
 from perdure.runtime.turns.subagents import let_go
@@ -265,8 +266,10 @@ class ProcessHost(DrivingHost[Driver]):
         for fact in self._facts:
             journal.fold(fact)
         JournaledController(journal, self._owned).doubt_unsettled_steps(InDoubt(reason="worker_lost"))
-        gone = let_go(self.stream, self._facts, self._shared.clock.wall_ms())
-        self._owned.submit(event, outbox=(*end_notification(self._shared, self._tenant, self.record, event), *gone))
+        now, lost = self._shared.clock.wall_ms(), lost_calls(journal, over=True)
+        charged = charges(self.record.known, self._tenant, lost, now)
+        told = end_notification(self._shared, self._tenant, self.record, event)
+        self._owned.submit(*lost, event, outbox=(*charged, *told, *let_go(self.stream, self._facts, now)))
         await self._rest(ended=True)
 
     async def _run(self, *, first: bool) -> None:

@@ -182,7 +182,7 @@ class _Count:
                     model = await self._model_of(info.stream, composition)
                 case ChildRegistered(child=child) if child:  # an imported one names none
                     one.children.append(child)
-                case ChildEnded() as ended:
+                case ChildEnded(source="") as ended:
                     self._ended.setdefault((ended.child, ended.turn), (row.at, ended, info.name))
                 case record if row.at >= (self._question.since_ms or 0):
                     for entry in entries((record,)):

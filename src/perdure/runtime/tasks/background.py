@@ -28,7 +28,7 @@ from perdure.runtime.agent import Agent, setup_of
 from perdure.runtime.clock import short_id, uuid7
 from perdure.runtime.processes.context import wiring_of
 from perdure.runtime.processes.events import RunEventsClient
-from perdure.runtime.services import services_of
+from perdure.runtime.processes.session_context import context_of_run
 from perdure.services.background import (
     MAX_ACTIVE_PER_WORKER,
     BackgroundOutcome,
@@ -52,7 +52,6 @@ from perdure.tools.door import (
 )
 from perdure.tools.errors import ToolError, foremost, message_of
 from perdure.tools.execution_result import INTERNAL_ERROR, ConnectionRequired, FailedVisibly
-from perdure.tools.origin import CallOrigin, Clients
 from perdure.tools.results import Unstorable, keep
 from perdure.tools.threads import Ended, Raised, Returned
 from perdure.vocab.messages import Text, ToolCall
@@ -217,7 +216,7 @@ class BackgroundCode:
     async def _run(self, ctx: ProcessContext, task: CreateSessionTask, given: ProcessInput) -> object:
         spec = cast("dict[str, Json]", task.spec)
         name = str(spec.get("tool", ""))
-        again, context = await self._was_begun(ctx), self._context(ctx, task, name, given)
+        again, context = await self._was_begun(ctx), await self._context(ctx, task, name, given)
         _ = reattach_background_run(spec, context) if again else self._tool(name)
         admitted = await self._admitted(ctx, name, spec, given)
         run = (
@@ -273,27 +272,14 @@ class BackgroundCode:
             )
         return executor
 
-    def _context(
+    async def _context(
         self, ctx: ProcessContext, task: CreateSessionTask, name: str, given: ProcessInput
     ) -> ToolContext[object]:
-        wiring, call = wiring_of(ctx), CallId(ctx.process_id)
+        wiring = wiring_of(ctx)
         process = wiring.runtime.get_process(ctx.process_id)
-        services = services_of(self.host, session_stream(ctx.tenant, task.session_id), self.agent, durable=_stored)
-        return ToolContext(
-            session_id=task.session_id,
-            turn_id=TurnId(""),
-            call_id=call,
-            tool_name=name,
-            tenant=ctx.tenant,
-            idempotency_key=ctx.idempotency_key,
-            cancellation=ctx.cancellation,
-            _call=CallOrigin(
-                deps=wiring.deps,
-                services=services,
-                process_events_id=ctx.process_id,
-                clients=Clients(process_events=RunEventsClient(process, call, _admission(given).event_types)),
-            ),
-        )
+        events = RunEventsClient(process, CallId(ctx.process_id), _admission(given).event_types)
+        args = cast("dict[str, Json]", task.spec).get("arguments")
+        return await context_of_run(ctx, task.session_id, self.agent, tool=name, args=args, events=events)
 
     def end_notification(
         self, record: ProcessRecord, output: ProcessOutput, tenant: Tenant, now: int
@@ -314,10 +300,6 @@ class BackgroundCode:
     def _news(tenant: Tenant, process: str, task: CreateSessionTask, status: str, summary: str, now: int) -> Delivery:
         state = "succeeded" if status == "completed" else status
         return task_message(tenant, task.session_id, process, state, TaskNews(task.display_name, state, summary), now)
-
-
-async def _stored() -> None:
-    """Wait for nothing: the records that led to a run were durable before it began."""
 
 
 def _admission(given: ProcessInput) -> RunAdmission:

@@ -13,17 +13,14 @@ from perdure.runtime.agent import Agent, output_check, setup_of
 from perdure.runtime.calls import jobs, orphaned_calls
 from perdure.runtime.calls.child_leave import ChildApprovals
 from perdure.runtime.calls.children import ChildCallDeps, DispatchClient
-from perdure.runtime.calls.clients import AttachmentsClient, CallSessionsClient, CallSite
-from perdure.runtime.calls.completions import AskedModels, CompletionsClient
+from perdure.runtime.calls.clients import CallSite
 from perdure.runtime.calls.perform import ModelAccess
 from perdure.runtime.calls.programs import ProgramsClient
 from perdure.runtime.calls.reading import StallPolicy
 from perdure.runtime.calls.runners import RunnerDeps
 from perdure.runtime.deps import TurnDeps
-from perdure.runtime.processes.client import ProcessesClient, RunLocal
-from perdure.runtime.services import services_of
+from perdure.runtime.services import BodyAccess, TurnParts, clients_of, services_of
 from perdure.runtime.shared import Shared
-from perdure.runtime.triggers.client import TriggersClient, client_of_call
 from perdure.runtime.turns.call_changes import CallChanges
 from perdure.runtime.turns.live_pieces import LivePieces
 from perdure.runtime.turns.subagents import Subagents
@@ -32,7 +29,7 @@ from perdure.runtime.turns.waiting import InboxView
 from perdure.runtime.worker.owned import OwnedStream
 from perdure.services.spawns import Lineage
 from perdure.session.fold import SessionState, grant_for
-from perdure.tools.context import ToolContext, origin_of
+from perdure.tools.context import ToolContext
 from perdure.tools.origin import Clients
 from perdure.tools.toolbox import Prepared
 from perdure.turn.state import Turn
@@ -84,6 +81,7 @@ class TurnEnvironment:
                 agent,
                 composition=turn.composition,
                 durable=self._owned.durable,
+                in_turn=True,
             ),
             clients=lambda site: self._clients(site, agent),
             is_dead=shared.store.is_dead,
@@ -177,36 +175,19 @@ class TurnEnvironment:
     def _clients(self, site: CallSite, agent: Agent) -> Clients:
         shared, stream = self._shared, self._stream
         core = cast("RuntimeCore", shared.host.of(stream_names(stream)[0]))
-        models = core.models
-        model = models.of(agent, site.turn.composition.model)
 
-        def dispatch(ctx: ToolContext[object]) -> DispatchClient:
+        def dispatch(site: CallSite, ctx: ToolContext[object]) -> DispatchClient:
             people = ChildApprovals(self._owned, shared.store, shared.clock, site.turn, self._grant)
             clients = partial(self._clients, agent=agent)
-            is_dead, permits = shared.store.is_dead, shared.permits
+            is_dead, permits, tasks = shared.store.is_dead, shared.permits, core.tasks
             toolbox = setup_of(agent).toolbox
-            around = ChildCallDeps(toolbox, shared.threads, people, is_dead, permits, clients, core.tasks)
-            return DispatchClient(ctx, site, around)
+            return DispatchClient(
+                ctx, site, ChildCallDeps(toolbox, shared.threads, people, is_dead, permits, clients, tasks)
+            )
 
-        def completions(ctx: ToolContext[object]) -> CompletionsClient:
-            asked = AskedModels(model, models.utility, partial(shared.permits.held, stream))
-            origin = origin_of(ctx)
-            return CompletionsClient(origin.body, origin.services.redactor, site, asked, self._fetch)
+        def programs(site: CallSite) -> ProgramsClient:
+            return ProgramsClient(site, shared.store, stream, lambda: self._state().environment, self._fetch)
 
-        local = RunLocal()
-
-        def processes(ctx: ToolContext[object]) -> ProcessesClient:
-            return ProcessesClient(core, ctx, site, local)
-
-        def triggers(ctx: ToolContext[object]) -> TriggersClient:
-            return client_of_call(core.triggers, ctx, site, self._owned.durable)
-
-        return Clients(
-            triggers=triggers,
-            sessions=CallSessionsClient(site, shared, stream, agent, self._changes.tools, self._changes.hand_over),
-            attachments=AttachmentsClient(site, self._fetch),
-            direct_completions=completions,
-            programs=ProgramsClient(site, shared.store, stream, lambda: self._state().environment, self._fetch),
-            dispatch=dispatch,
-            processes=processes,
-        )
+        parts = TurnParts(dispatch, programs, self._changes)
+        within_limits = partial(shared.permits.held, stream)
+        return clients_of(core, stream, agent, site, BodyAccess(self._owned.durable, self._fetch, within_limits, parts))

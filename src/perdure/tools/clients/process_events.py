@@ -37,6 +37,14 @@ class ProcessEvents(Protocol):
         ...
 
 
+def no_process(called: str) -> Error:
+    """Return the error of a call that emits an event and runs in no process."""
+    return Error(
+        Code.DURABLE_EFFECT_PROCESS_EVENT_UNAVAILABLE,
+        f"{called} does not run in a process, so it cannot emit process events",
+    )
+
+
 async def emitted(
     event_type: str, process: str | None, append: Callable[[], Awaitable[ProcessEventInfo]]
 ) -> ProcessEventInfo:
