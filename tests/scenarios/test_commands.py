@@ -590,7 +590,7 @@ async def test_a_bad_command_of_a_process_fails_with_its_code(machine: Machine) 
 async def test_secrets_of_the_session_are_hidden_in_what_its_commands_print(machine: Machine) -> None:
     rt = await machine.open()
     await (await rt.session("s", agent="a")).ask("hello", timeout=WAITS)
-    core_of(rt).seen_secrets[ref_of(rt.get_session("s")).stream] = ("hunter2-hunter2",)
+    core_of(rt).seen_secrets.add(ref_of(rt.get_session("s")).stream, "hunter2-hunter2")
     handle = await rt.start_command([SH, "-c", "echo key=hunter2-hunter2"], session="s")
     assert (await handle.result(WAITS))["stdout"] == "key=[secret]\n"
     assert SessionId("s") == handle_session(await handle.info())
@@ -599,7 +599,7 @@ async def test_secrets_of_the_session_are_hidden_in_what_its_commands_print(mach
 async def test_s10_secret_that_straddles_two_pieces_of_output_is_hidden(machine: Machine) -> None:
     rt = await machine.open()
     await (await rt.session("s", agent="a")).ask("hello", timeout=WAITS)
-    core_of(rt).seen_secrets[ref_of(rt.get_session("s")).stream] = ("hunter2-hunter2",)
+    core_of(rt).seen_secrets.add(ref_of(rt.get_session("s")).stream, "hunter2-hunter2")
     gate = machine.folder / "gate"
     straddles = "import sys; sys.stdout.write('x' * (16384 - 5) + 'hunter2-hunter2' + 'y' * 100)"
     slowly = f"printf 'hunter2-'; {when(gate)}; printf 'hunter2 end'"

@@ -201,7 +201,7 @@ async def test_deleting_a_session_deletes_what_it_kept(app: App) -> None:
     assert await store.peek(kept) is not None
     assert await session.delete()
     assert await store.peek(kept) is None
-    assert VALUE not in str(ref_of(session).runtime.seen_secrets)
+    assert VALUE not in str(ref_of(session).runtime.seen_secrets.by_stream)
 
 
 async def test_a_reference_that_a_model_made_up_is_told_to_it(app: App) -> None:

@@ -99,8 +99,11 @@ class EffectLog(Protocol):
 
     worker: WorkerId
 
-    def submit(self, *records: Record, outbox: tuple[Delivery, ...] = ()) -> None:
-        """Append records in order; they become durable later, together with their outgoing messages."""
+    def submit(self, *records: Record, outbox: tuple[Delivery, ...] = ()) -> tuple[Record, ...]:
+        """Append records in order; they become durable later, together with their outgoing messages.
+
+        Return the records as written: without secrets.
+        """
         ...
 
     def durable(self) -> Awaitable[None]:
@@ -147,11 +150,12 @@ class JournaledController:
         self.journal = journal
         self.ledger = ledger
 
-    def record(self, *records: Record) -> None:
-        """Submit records, and fold those about effects into the journal."""
-        self.ledger.submit(*records)
-        for record in records:
+    def record(self, *records: Record) -> tuple[Record, ...]:
+        """Submit records, and fold those about effects into the journal. Return them as written."""
+        written = self.ledger.submit(*records)
+        for record in written:
             self.journal.fold(record)
+        return written
 
     def begin(self, envelope: Envelope, policy: DispatchPolicy) -> Begun | Outcome:
         """Return the recorded outcome of an effect, or submit its intent.
@@ -199,21 +203,23 @@ class JournaledController:
                 await self.ledger.reassert()
 
     def settle(self, begun: Begun, outcome: Outcome) -> EffectSettled:
-        """Submit the outcome."""
+        """Submit the outcome, and return it as written."""
         effect = EffectId(begun.envelope.id)
         fingerprint = "" if self.journal.started(effect) else brief(begun.fingerprint)
         settled = EffectSettled(id=effect, outcome=outcome, fingerprint=fingerprint)
-        self.record(settled)
-        return settled
+        [written] = self.record(settled)
+        return written if isinstance(written, EffectSettled) else settled
 
     async def execute(self, envelope: Envelope, local: Local | None, policy: DispatchPolicy | None = None) -> Outcome:
-        """Begin, dispatch and settle an effect. Return before the outcome is durable; later dispatches wait for it."""
+        """Begin, dispatch and settle an effect. Return before the outcome is durable; later dispatches wait for it.
+
+        The result is the outcome as written, so that a replay returns the same.
+        """
         begun = self.begin(envelope, policy or DispatchPolicy())
         if not isinstance(begun, Begun):
             return begun
         outcome = await self.dispatch(begun, local)
-        self.settle(begun, outcome)
-        return outcome
+        return self.settle(begun, outcome).outcome
 
     def doubt_unsettled_steps(self, doubt: InDoubt, *, body: str = "") -> None:
         """Settle as in doubt all `once` steps that were dispatched and have no outcome.

@@ -30,6 +30,7 @@ from perdure.runtime.processes.admin import Processes
 from perdure.runtime.processes.function import ProcessCode, by_definition
 from perdure.runtime.processes.handle import ProcessHandle
 from perdure.runtime.readable import Readable
+from perdure.runtime.redacted_store import redacted
 from perdure.runtime.schedules.schedules import Schedules
 from perdure.runtime.sessions import answers
 from perdure.runtime.sessions.approvals import Approvals
@@ -45,6 +46,7 @@ from perdure.runtime.triggers.triggers import Triggers
 from perdure.runtime.tuning import RuntimeOptions
 from perdure.runtime.work import WorkerOptions, check_place
 from perdure.runtime.worker.worker import Worker
+from perdure.services.secrets import SeenSecrets
 from perdure.store.encoded import PayloadCodec, encoded
 from perdure.store.protocol import Store
 from perdure.store.shapes import Claim, Resolved, StreamInfo
@@ -73,12 +75,17 @@ class RuntimeCore:
         self.clock = options.clock
         bare = _store(store, self.clock, lease_ms=int(options.lease_s * 1000))
         own = Tenant(check_id(tenant, what="the tenant"))
-        self.store = encoded(bare, payload_codec, own) if payload_codec is not None else bare
+        self.seen_secrets = SeenSecrets()
+        self.store = redacted(
+            encoded(bare, payload_codec, own) if payload_codec is not None else bare, self.seen_secrets
+        )
         self.payload_codec = payload_codec
         self._readable = Readable(self.store)
         self.queues = TenantQueues(self.store, options.inputs, options.tenant_inputs)
         self.agents = by_name(agents)
-        self.files = Files(file_system, self.store, self.clock, seeds_of(self.agents, self.store, self._readable))
+        self.files = Files(
+            file_system, self.store, self.clock, seeds_of(self.agents, self.store, self._readable), self.seen_secrets
+        )
         self.models = Models(model_sources, self.agents)
         self.given_processes = tuple(processes)
         self.background = RunningTasks(self._serves)
@@ -94,7 +101,6 @@ class RuntimeCore:
         self.sources = Sources(self.store, self.hub, self.texts)
         self.results = Results()
         self.secrets = Secrets(self.store)
-        self.seen_secrets: dict[StreamId, tuple[str, ...]] = {}
         self._bind(own)
         self.worker_id = WorkerId(short_id("w", self.clock.wall_ms()))
         self.work = worker if isinstance(worker, WorkerOptions) else WorkerOptions()

@@ -8,7 +8,7 @@ from typing import TypeAlias, cast
 
 from perdure.clock import Clock
 from perdure.errors import Code, Error
-from perdure.ids import SessionId, Tenant, files_stream
+from perdure.ids import SessionId, Tenant, files_stream, session_stream
 from perdure.services.files.factory import (
     DISABLED,
     SessionFileSystemFactory,
@@ -18,6 +18,7 @@ from perdure.services.files.protocol import SessionFiles, SessionFileSystem
 from perdure.services.files.shapes import FileInfo, FileStat, GrepMatch, InitialFile, SessionFile
 from perdure.services.files.stored import Seeds, SessionFileAccess, StoredFiles, StoredFilesFactory, beginning
 from perdure.services.files.tree import Tree
+from perdure.services.secrets import Redactor, SeenSecrets
 from perdure.store.protocol import Store
 
 FilesGiven: TypeAlias = SessionFileSystem | SessionFileSystemFactory | None
@@ -31,6 +32,7 @@ class Files:
     store: Store
     clock: Clock
     seeds: Callable[[Tenant], Seeds]
+    seen_secrets: SeenSecrets
     systems: dict[Tenant, SessionFileSystem | None] = field(default_factory=dict[Tenant, SessionFileSystem | None])
 
     async def open(self, tenant: Tenant) -> None:
@@ -82,7 +84,7 @@ class Files:
         system = self.of(tenant)
         if system is None:
             raise Error(Code.FILES_DISABLED, DISABLED, hint="give the runtime a file system: Runtime(file_system=...)")
-        return SessionFiles(system, session)
+        return SessionFiles(system, session, Redactor(self.seen_secrets, session_stream(tenant, session)))
 
 
 @dataclass(slots=True)

@@ -77,7 +77,7 @@ def clients_of(core: RuntimeCore, stream: StreamId, agent: Agent, site: CallSite
 
     def completions(ctx: ToolContext[object]) -> CompletionsClient:
         origin = origin_of(ctx)
-        return CompletionsClient(origin.body, origin.services.redactor, site, asked, access.fetch)
+        return CompletionsClient(origin.body, site, asked, access.fetch)
 
     return Clients(
         sessions=CallSessionsClient(site, core, stream, agent, turn.changes if turn else None),

@@ -24,6 +24,7 @@ from perdure.runtime.processes.function import ProcessCode
 from perdure.runtime.work import WorkerOptions
 from perdure.runtime.worker.lounge import Lounge
 from perdure.runtime.worker.permits import Permits
+from perdure.services.secrets import SeenSecrets
 from perdure.services.spawns import SpawnLimits
 from perdure.store.protocol import Store
 from perdure.tools.execute import ToolThreads
@@ -266,7 +267,7 @@ class Shared:
     results: Results
     compositions: Compositions
     secrets: Secrets
-    seen_secrets: dict[StreamId, tuple[str, ...]]
+    seen_secrets: SeenSecrets
     lounge: Lounge
     work: WorkerOptions
     permits: Permits

@@ -1,31 +1,34 @@
 """Secrets that people give to a session: stored outside its log, which contains only references.
 
-Laws: only the reference is shown, recorded or sent to a model. After a tool has read a value, the value is redacted
-from its output.
+Laws: only the reference is shown, recorded or sent to a model. Once this process has read or received a value,
+`Redactor` hides the value in everything that the session, or a tool that works for it, writes.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import logging
 import re
 from base64 import b64encode
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from functools import lru_cache
-from typing import NoReturn, Protocol, cast
+from typing import NoReturn, Protocol, TypeVar, cast
 from urllib.parse import quote, quote_plus
+from weakref import ReferenceType, ref
 
-from perdure.codec import Json
+from perdure.codec import Json, encode
+from perdure.errors import Code, Error
 from perdure.ids import StreamId
+from perdure.services.secret_fields import rewritten
+from perdure.vocab.wire import HIDDEN
 
 REFERENCE = "secret:"
 """The prefix of a reference."""
 
 NOWHERE = StreamId("")
-
-HIDDEN = "[secret]"
-"""The replacement for a redacted value."""
 
 MIN_PART_CHARS = 4
 """Minimum length for redaction inside other text. A shorter value is redacted only where it is the whole text."""
@@ -33,6 +36,9 @@ MIN_PART_CHARS = 4
 
 MIN_CODED_CHARS = 8
 """Minimum length of an encoded form, such as base64, for redaction. Shorter ones occur in ordinary text."""
+
+SEARCHED_AT_ONCE_BYTES = 262_144
+"""More bytes are searched in a thread: a search takes about 1 ms per MiB and value."""
 
 _CODE = re.compile("%[0-9A-F]{2}")
 
@@ -85,75 +91,256 @@ class SecretStore(Protocol):
         ...
 
 
+T = TypeVar("T")
+
+
+class SeenSecrets:
+    """The values that this runtime has read or received, by session."""
+
+    def __init__(self) -> None:
+        self.by_stream: dict[StreamId, tuple[str, ...]] = {}
+
+    def add(self, stream: StreamId, value: str) -> None:
+        """Hide this value from now on in what the stream's session writes, and in all log records."""
+        values = self.by_stream.get(stream, ())
+        if value and value not in values:
+            if not self.by_stream:
+                _hide_in_log_records(self)
+            self.by_stream[stream] = (*values, value)
+
+    def forget(self, stream: StreamId) -> None:
+        """Forget the values of a deleted session."""
+        self.by_stream.pop(stream, None)
+
+
 class Redactor:
-    """Redactor of one session's secrets, once read by this process. `seen` contains those of all sessions."""
+    """The redactor of one stream: it hides the values of the stream's session and of the session that it writes for."""
 
-    def __init__(self, seen: dict[StreamId, tuple[str, ...]] | None = None, stream: StreamId = NOWHERE) -> None:
-        self._seen = {} if seen is None else seen
+    def __init__(self, seen: SeenSecrets | None = None, stream: StreamId = NOWHERE) -> None:
+        self._seen = SeenSecrets() if seen is None else seen
         self._stream = stream
-
-    @property
-    def _values(self) -> tuple[str, ...]:
-        return self._seen.get(self._stream, ())
 
     def add(self, value: str) -> None:
         """Redact this value from now on."""
-        values = self._values
-        if value and value not in values:
-            ordered = sorted((*values, value), key=len, reverse=True)  # a value may contain another
-            self._seen[self._stream] = tuple(ordered)
-            _revealed.add(value)
+        self._seen.add(self._stream, value)
+
+    @property
+    def is_needed(self) -> bool:
+        """True if this process has seen a secret at all."""
+        return bool(self._seen.by_stream)
+
+    def speaks(self) -> None:
+        """Mark the current task as working for this session. All that it writes elsewhere hides the values, too."""
+        _speaker.set(self)
+
+    def _own(self) -> tuple[str, ...]:
+        return self._seen.by_stream.get(self._stream, ())
+
+    def _matcher(self) -> _Matcher | None:
+        """Return the matcher of the values to hide, or None if there are none."""
+        speaker = _speaker.get()
+        values = self._own()
+        if speaker is not None and speaker._stream != self._stream:
+            values = (*values, *speaker._own())
+        return _matcher_of(values) if values else None
 
     def text(self, text: str) -> str:
         """Return the text with all values redacted, also where they are escaped or encoded."""
-        return _hidden(text, self._values)
+        matcher = self._matcher() if self._seen.by_stream else None
+        return text if matcher is None else matcher.text(text)
+
+    def json(self, value: Json) -> Json:
+        """Return the JSON value with all secrets redacted: as text, inside text, as a number or as a name."""
+        matcher = self._matcher() if self._seen.by_stream else None
+        return value if matcher is None else matcher.json(value)
+
+    def data(self, data: bytes) -> bytes:
+        """Return the bytes with all values redacted, in the forms that they have as UTF-8 text."""
+        matcher = self._matcher() if self._seen.by_stream else None
+        return data if matcher is None else matcher.data(data)
+
+    async def data_of_any_size(self, data: bytes) -> bytes:
+        """Return the bytes like `data`. Many bytes are searched in a thread, so that the event loop goes on."""
+        if not self._seen.by_stream or len(data) <= SEARCHED_AT_ONCE_BYTES:
+            return self.data(data)
+        return await asyncio.to_thread(self.data, data)
+
+    def value(self, value: T) -> T:
+        """Return a record, an item or a message with all values redacted. Its ids, names and keys stay."""
+        matcher = self._matcher() if self._seen.by_stream else None
+        if matcher is None or not matcher.may_be_in(encode(value)):
+            return value
+        return rewritten(value, matcher)
+
+    def values(self, values: tuple[T, ...]) -> tuple[T, ...]:
+        """Return several values, each redacted."""
+        return tuple([self.value(one) for one in values]) if self._seen.by_stream else values
+
+    def hides(self, data: bytes) -> bool:
+        """Return True if encoded JSON may contain a value."""
+        matcher = self._matcher() if self._seen.by_stream else None
+        return matcher is not None and matcher.may_be_in(data)
+
+    def masked(self, text: str) -> str:
+        """Return the text with all values redacted, at its old length, for texts whose parts have offsets."""
+        matcher = self._matcher() if self._seen.by_stream else None
+        return text if matcher is None else matcher.masked(text)
+
+    def check_elsewhere(self, *names: str) -> None:
+        """Refuse names of a write that another session's task makes here, if they contain that session's values.
+
+        Raises:
+            Error: `invalid_id`.
+        """
+        by = _speaker.get()
+        if by is not None and by._stream != self._stream:
+            by.check_names(*names)
+
+    def check_names(self, *names: str) -> None:
+        """Refuse names that contain a value, because a changed name would name something else.
+
+        Raises:
+            Error: `invalid_id`.
+        """
+        if any(self.text(name) != name for name in names):  # threat: T-TOOL-08
+            raise Error(
+                Code.INVALID_ID,
+                "a name contains a secret; nothing was written",
+                because="ids, keys and names are stored as they are, and are shown in lists and logs",
+                hint="use a name that does not depend on the secret",
+            )
 
     def safe_end(self, text: str) -> int:
         """Return the end of the text that can be shown: what follows may be the beginning of a value."""
-        forms = [form for value in self._values for form in forms_of(value)]
-        if not forms:
-            return len(text)
-        whole = re.compile("|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True)))
-        inside = {at for found in whole.finditer(text) for at in range(found.start() + 1, found.end())}
-        for start in range(max(0, len(text) - max(map(len, forms)) + 1), len(text)):
-            tail = text[start:]
-            if start not in inside and any(len(tail) < len(form) and form.startswith(tail) for form in forms):
-                return start
-        return len(text)
+        matcher = self._matcher() if self._seen.by_stream else None
+        return len(text) if matcher is None else matcher.safe_end(text)
 
     @property
     def longest(self) -> int:
         """The largest size in bytes of a form of a value."""
-        return max((len(form.encode()) for value in self._values for form in forms_of(value)), default=0)
+        matcher = self._matcher() if self._seen.by_stream else None
+        return 0 if matcher is None else matcher.longest
+
+
+_speaker: ContextVar[Redactor | None] = ContextVar("perdure_speaker", default=None)
+"""The redactor of the session that the current task works for. Threads of tools inherit it."""
+
+
+def speaker() -> Redactor:
+    """Return the redactor of the session that the current task works for."""
+    return _speaker.get() or _NOBODY
+
+
+_NOBODY = Redactor()
+
+
+class OutputPieces:
+    """The output of one call in pieces, in which a value that straddles two pieces is hidden, too."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, str] = {}
+
+    def add(self, stream: str, text: str, redactor: Redactor) -> str:
+        """Add a piece, and return the text that can be shown now."""
+        text = self._held.pop(stream, "") + text
+        end = redactor.safe_end(text)
+        if end < len(text):
+            self._held[stream] = text[end:]
+        return redactor.text(text[:end])
+
+    def rest(self, redactor: Redactor) -> Mapping[str, str]:
+        """Return the text that was held back, by stream: no more pieces follow."""
+        held, self._held = self._held, {}
+        return {stream: redactor.text(text) for stream, text in held.items()}
+
+
+class _Matcher:
+    """All forms of some values, prepared for search.
+
+    A search for each form is a call of `in`, which costs about 0.1 ms per MiB. The expression is used on a hit only.
+    """
+
+    def __init__(self, values: tuple[str, ...]) -> None:
+        self._whole = frozenset(values)
+        self._forms = sorted({form for value in values for form in forms_of(value)}, key=len, reverse=True)
+        self._bytes = [_utf8(form) for form in self._forms]
+        inside = {*self._forms, *(value for value in values if len(value) < MIN_PART_CHARS)}
+        self._needles = {_utf8(json.dumps(form, ensure_ascii=False)[1:-1]) for form in inside}
+        self.longest = max(map(len, self._bytes), default=0)
+
+    def may_be_in(self, data: bytes) -> bool:
+        """Return whether encoded JSON may contain a value."""
+        return any(needle in data for needle in self._needles)
+
+    def text(self, text: str) -> str:
+        """Return the text with all values replaced."""
+        if text in self._whole:
+            return HIDDEN
+        return self._expression.sub(HIDDEN, text) if self._is_in(text) else text
+
+    def masked(self, text: str) -> str:
+        """Return the text with all values replaced by as many characters."""
+
+        def mask(found: re.Match[str]) -> str:
+            return HIDDEN[: len(found[0])].ljust(len(found[0]), "*")
+
+        return self._expression.sub(mask, text) if self._is_in(text) else text
+
+    def data(self, data: bytes) -> bytes:
+        """Return the bytes with all values replaced."""
+        found = [form for form in self._bytes if form in data]
+        return re.sub(b"|".join(map(re.escape, found)), HIDDEN.encode(), data) if found else data
 
     def json(self, value: Json) -> Json:
-        """Return the JSON value with all secrets redacted: as text, inside text, as a number or as a name."""
-        if not self._seen.get(self._stream):
-            return value
+        """Return the JSON value with all values replaced."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, int | float) and not isinstance(value, bool):
-            return HIDDEN if _digits(value) in self._values else value
+            return HIDDEN if _digits(value) in self._whole else value
         if isinstance(value, list | tuple):
             return [self.json(one) for one in cast("list[Json]", value)]
         if isinstance(value, dict):
             return {self.text(name): self.json(one) for name, one in cast("dict[str, Json]", value).items()}
         return value
 
+    def safe_end(self, text: str) -> int:
+        """Return the end of the text that can be shown: what follows may be the beginning of a value."""
+        if not self._forms:
+            return len(text)
+        found = self._expression.finditer(text)
+        inside = {at for one in found for at in range(one.start() + 1, one.end())}
+        for start in range(max(0, len(text) - len(self._forms[0]) + 1), len(text)):
+            tail = text[start:]
+            if start not in inside and any(len(tail) < len(form) and form.startswith(tail) for form in self._forms):
+                return start
+        return len(text)
+
+    def _is_in(self, text: str) -> bool:
+        return any(form in text for form in self._forms)
+
+    @property
+    def _expression(self) -> re.Pattern[str]:
+        """An expression for all forms. The replacement is one of them, so that a value of its letters stays."""
+        return _expression_of((HIDDEN, *self._forms))
+
+
+@lru_cache(maxsize=256)
+def _matcher_of(values: tuple[str, ...]) -> _Matcher:
+    return _Matcher(values)
+
+
+@lru_cache(maxsize=256)
+def _expression_of(forms: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(map(re.escape, forms)))
+
+
+def _utf8(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
 
 def _digits(number: float) -> str:
     """Return a number as a person writes it: a value of digits may have become a float."""
     return str(int(number)) if isinstance(number, float) and number.is_integer() else str(number)
-
-
-def _hidden(text: str, values: Iterable[str]) -> str:
-    for value in values:
-        if text == value:
-            return HIDDEN
-        for form in forms_of(value):
-            if form in text:
-                text = text.replace(form, HIDDEN)
-    return text
 
 
 @lru_cache(maxsize=1024)
@@ -190,30 +377,52 @@ def _base64s(data: bytes) -> set[str]:
     return found
 
 
-_revealed: set[str] = set()
-"""All values that this process has read, for log records."""
+# --- log records
+
+_registries: tuple[ReferenceType[SeenSecrets], ...] = ()
+"""The seen values of all runtimes of this process, for log records."""
 
 
-class SecretFilter(logging.Filter):
-    """Filter that redacts the message and the traceback of log records."""
+class _RedactedRecords:
+    """A factory of log records without values in their messages and tracebacks, over the factory of the host.
 
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Redact a record. A record without a secret stays as it is."""
-        if not _revealed:
-            return True
-        values = sorted(_revealed, key=len, reverse=True)
+    A filter would have to be added to every logger, because a logger's filter does not apply to the loggers below it.
+    """
+
+    def __init__(self, make: Callable[..., logging.LogRecord]) -> None:
+        self._make = make
+
+    def __call__(self, *given: object, **named: object) -> logging.LogRecord:
+        record = self._make(*given, **named)
+        if values := _all_seen():
+            _redact(record, _matcher_of(values))
+        return record
+
+
+def _redact(record: logging.LogRecord, matcher: _Matcher) -> None:
+    try:
         said = record.getMessage()
-        if (shown := _hidden(said, values)) != said:
-            record.msg, record.args = shown, ()
-        if record.exc_info and not record.exc_text:
-            record.exc_text = logging.Formatter().formatException(record.exc_info)
-        if record.exc_text and (shown := _hidden(record.exc_text, values)) != record.exc_text:
+    except Exception:  # noqa: BLE001 - arguments that do not fit: the handler reports that
+        record.msg, record.args = "a log message could not be formatted", ()
+        return
+    if (shown := matcher.text(said)) != said:
+        record.msg, record.args = shown, ()
+    if record.exc_info:
+        told = logging.Formatter().formatException(record.exc_info)
+        if (shown := matcher.text(told)) != told:
             record.exc_text, record.exc_info = shown, None
-        return True
+    if record.stack_info:
+        record.stack_info = matcher.text(record.stack_info)
 
 
-LOGGERS = ("codemode", "mcp", "models", "runtime", "services", "store", "tools")
-"""The loggers of Perdure. A filter of a logger does not apply to the loggers below it."""
+def _all_seen() -> tuple[str, ...]:
+    known = [seen for one in _registries if (seen := one()) is not None]
+    return tuple({value for seen in known for values in list(seen.by_stream.values()) for value in values})
 
-for _name in ("perdure", *(f"perdure.{part}" for part in LOGGERS), "asyncio"):
-    logging.getLogger(_name).addFilter(SecretFilter())
+
+def _hide_in_log_records(seen: SeenSecrets) -> None:
+    """Hide the values of a runtime in the log records of all loggers: a tool, a library or asyncio may log them."""
+    global _registries
+    _registries = (*(one for one in _registries if one() is not None), ref(seen))
+    if not isinstance(current := logging.getLogRecordFactory(), _RedactedRecords):
+        logging.setLogRecordFactory(_RedactedRecords(current))  # threat: S10, T-SEC-01

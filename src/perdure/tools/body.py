@@ -27,7 +27,7 @@ from perdure.effects.controller import Begun, DispatchPolicy, JournaledControlle
 from perdure.effects.promises import TurnScope, check_key, signed_key, unsigned_key
 from perdure.errors import Code, Error
 from perdure.ids import EffectId, check_id
-from perdure.services.secrets import Redactor
+from perdure.services.secrets import speaker
 from perdure.tools import branches, step_outcomes, steps
 from perdure.tools.body_lifetime import BodyLifetime
 from perdure.tools.body_scope import BodyScope
@@ -117,7 +117,6 @@ class Body:
         clock: Clock,
         threads: ToolThreads,
         secret: bytes,
-        redactor: Redactor | None = None,
     ) -> None:
         self.place = place
         self.controller = controller
@@ -128,7 +127,6 @@ class Body:
         self._clock = clock
         self._threads = threads
         self._secret = secret
-        self._veil = redactor or Redactor()
         self._used: set[tuple[PartKind, str]] = set()
         self._counted: Counter[str] = Counter()
         self._reached: set[EffectId] = set()
@@ -156,7 +154,7 @@ class Body:
 
     def inner(self, place: BodyScope) -> Body:
         """Return a body nested in this one: it shares the waiter, and its lifetime ends with this body."""
-        body = Body(place, self.controller, self._waiter, self._clock, self._threads, self._secret, self._veil)
+        body = Body(place, self.controller, self._waiter, self._clock, self._threads, self._secret)
         body.life = BodyLifetime(place.called, self._waiter.changed, self.life)
         return body
 
@@ -192,7 +190,7 @@ class Body:
     ) -> Awaitable[Outcome]:
         """Prepare a step, to be awaited at once: reserve its name and consume its approval."""
         self._reserve("step", name)
-        command = DurableStep(step_id=name, input=self._veil.json(checked_input(name, given)))
+        command = DurableStep(step_id=name, input=checked_input(name, given))
         described = self._described("step", name, command, "durable-step", name)
 
         async def run() -> DurableStepOutcome:
@@ -201,9 +199,9 @@ class Body:
             )
             match ended:
                 case Returned(value=value):
-                    return step_outcomes.returned(name, value, self._veil)
+                    return step_outcomes.returned(name, value)
                 case Raised(error=error):
-                    return step_outcomes.raised(name, error, self._veil, self.place)
+                    return step_outcomes.raised(name, error, self.place)
                 case NotStarted():
                     raise NotDispatched
 
@@ -348,10 +346,6 @@ class Body:
         """Return a default name for the next request to an agent."""
         return f"{agent}:{self.count(f'agent:{agent}')}"
 
-    def redacted(self, text: str) -> str:
-        """Return the text with the session's secrets redacted."""
-        return self._veil.text(text)
-
     async def start(self, name: str, given: object, start: Callable[[], Awaitable[None]]) -> None:
         """Start remote work under a name that makes repeated starts one. Replay skips the start.
 
@@ -378,7 +372,7 @@ class Body:
             try:
                 return DurableStepOutcome(value=await tell())
             except ToolError as refusal:
-                return step_outcomes.raised(name, refusal, self._veil, self.place)
+                return step_outcomes.raised(name, refusal, self.place)
 
         outcome = await self._execute(
             self._described(kind, name, command), run, policy or DispatchPolicy(effect="idempotent")
@@ -446,6 +440,7 @@ class Body:
                 Code.DURABLE_EFFECT_EMPTY_STEP_ID, f"a {kind} needs a name", hint='ctx.step("render", render, doc)'
             )
         check_id(name, what=f"the name of a {kind}")
+        speaker().check_names(name)
         if (kind, name) in self._used:
             raise Error(
                 Code.DURABLE_EFFECT_DUPLICATE_STEP_ID,
@@ -534,8 +529,7 @@ class Body:
         outcome = SleepOutcome() if resolution is None else AwaitEventOutcome(resolution=resolution)
         if (known := self._known(described)) is not None:
             return known  # two branches of the body awaited the same event
-        self.controller.settle(begun, outcome)
-        return outcome
+        return self.controller.settle(begun, outcome).outcome
 
     def _also_awaited(self, id: str, promise: EventKey) -> bool:
         """Return True if another call of the turn awaits the same event, perhaps with a longer timeout."""

@@ -19,7 +19,7 @@ from perdure.observe.emit import EventData, EventRequest, ToolOutputDeltaData, T
 from perdure.services.commands import GRACE_S, KEEP_BYTES, StartedCommand, checked
 from perdure.services.files.protocol import SessionFiles
 from perdure.services.schedules import SessionScheduleStore
-from perdure.services.secrets import SecretStore
+from perdure.services.secrets import Redactor, SecretStore
 from perdure.services.tasks import SessionTaskRegistry
 from perdure.tools.body import Body
 from perdure.tools.call_writes import CallSchedules, CallTasks, CallWrites
@@ -36,6 +36,7 @@ from perdure.tools.clients.triggers import TriggerClient
 from perdure.tools.completion import Completion, CompletionOps
 from perdure.tools.durable import DurableOps, recorded_body
 from perdure.tools.durations import duration_ms
+from perdure.tools.errors import ToolError
 from perdure.tools.origin import NO_ORIGIN, NOT_GIVEN, CallOrigin
 from perdure.tools.services import Services, missing, required
 from perdure.vocab.messages import Message
@@ -237,7 +238,8 @@ class ToolContext(DurableOps, CompletionOps, Generic[Deps]):
     @property
     def files(self) -> SessionFiles:
         """The files of this session."""
-        return SessionFiles(required(self._call.services.file_store, "file_store"), self.session_id)
+        services = self._call.services
+        return SessionFiles(required(services.file_store, "file_store"), self.session_id, services.redactor)
 
     @property
     def attachments(self) -> Attachments:
@@ -334,6 +336,7 @@ class ToolContext(DurableOps, CompletionOps, Generic[Deps]):
             grace_ms=duration_ms(grace, what="the grace"),
             keep_bytes=keep_bytes,
         )
+        _refuse_secrets(self._call.services.redactor, [list(asked.argv), dict(asked.env), asked.cwd])
         id = f"cmd_{brief(digest(('command', self.idempotency_key, name)))}"
         return await commands.start(asked, id=id, label=label, session=self.session_id, notify=notify)
 
@@ -341,14 +344,19 @@ class ToolContext(DurableOps, CompletionOps, Generic[Deps]):
 
     def progress(self, message: str) -> None:
         """Send a progress message to observers. Best effort: not stored, never blocks, never fails the call."""
-        self._emit(ToolProgressData(self.call_id, self.tool_name, self._redacted(message)))
+        shown = self._call.services.redactor.text(message) if isinstance(message, str) else message  # pyright: ignore[reportUnnecessaryIsInstance] - tools pass any type
+        self._emit(ToolProgressData(self.call_id, self.tool_name, shown))
 
     def output(self, text: str, stream: str = "stdout") -> None:
         """Send a piece of output to observers. Best effort, like `progress`."""
-        self._emit(ToolOutputDeltaData(self.call_id, self.tool_name, self._redacted(text), stream))
+        services, pieces = self._call.services, self._call.pieces
+        shown = pieces.add(stream, text, services.redactor) if isinstance(text, str) else text  # pyright: ignore[reportUnnecessaryIsInstance] - tools pass any type
+        if shown or not text:
+            self._emit(ToolOutputDeltaData(self.call_id, self.tool_name, shown, stream))
 
-    def _redacted(self, text: str) -> str:
-        return self._call.services.redactor.text(text) if isinstance(text, str) else text  # pyright: ignore[reportUnnecessaryIsInstance] - tools pass any type
+    def _end_output(self) -> None:
+        for stream, text in self._call.pieces.rest(self._call.services.redactor).items():
+            self._emit(ToolOutputDeltaData(self.call_id, self.tool_name, text, stream))
 
     def _emit(self, data: EventData) -> None:
         emitter, where = self._call.event_emitter, self._call.event_context
@@ -379,6 +387,18 @@ def _presence(there: bool) -> str:
 def origin_of(ctx: ToolContext[object]) -> CallOrigin:
     """Return the wiring of a context: the runtime's own view of a call."""
     return ctx._call  # pyright: ignore[reportPrivateUsage] - the only access from other modules
+
+
+def _refuse_secrets(redactor: Redactor, recorded: list[Json]) -> None:
+    """Refuse a command with a secret in its record: a command with the secret redacted would be another command."""
+    if redactor.json(recorded) != recorded:  # threat: S10, T-TOOL-08
+        message = "The arguments and variables of a command are recorded, so they cannot contain a secret"
+        raise ToolError(f"{message}. Pass it in a file outside the session, or by `inherit`", code="secret_in_command")
+
+
+def end_output(ctx: ToolContext[object]) -> None:
+    """Send the output that was held back as the possible beginning of a secret."""
+    ctx._end_output()  # pyright: ignore[reportPrivateUsage] - part of this module
 
 
 def dispatch_of(ctx: ToolContext[object]) -> Dispatch:

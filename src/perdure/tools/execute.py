@@ -22,7 +22,7 @@ from perdure.errors import Code, Error
 from perdure.services.secrets import Redactor
 from perdure.tools.catalog import Runnable
 from perdure.tools.contained import GRACE_MS, drive, end_of
-from perdure.tools.context import ToolContext, origin_of
+from perdure.tools.context import ToolContext, end_output, origin_of
 from perdure.tools.door import AdmittedCall
 from perdure.tools.errors import OutcomeUnknown, ToolError, foremost, message_of, text_of, whole_ms
 from perdure.tools.execution_result import (
@@ -113,7 +113,10 @@ async def run_attempt(
     counts; otherwise the caller's own cancellation is raised.
     """
     beside = sidecar or Sidecar()
-    output = await _attempt(admitted, ctx, threads, left_ms, may_start, beside)
+    try:
+        output = await _attempt(admitted, ctx, threads, left_ms, may_start, beside)
+    finally:
+        end_output(ctx)
     return output if isinstance(output, PendingCompletion) else _redacted(output, beside, ctx.services.redactor)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import replace
 from hashlib import sha256
 from typing import Literal, cast
 
@@ -55,10 +56,10 @@ def _told() -> Generator[None]:
 
 
 def _signed(ctx: ToolContext[object]) -> SessionFiles:
-    system = ctx.files.system
-    if isinstance(system, StoredFiles):
-        system = system.signed(ctx.idempotency_key)
-    return SessionFiles(system, ctx.session_id)
+    files = ctx.files
+    if isinstance(files.system, StoredFiles):
+        files = replace(files, system=files.system.signed(ctx.idempotency_key))
+    return files
 
 
 async def _change(ctx: ToolContext[object]) -> FilesChanged | Verdict:

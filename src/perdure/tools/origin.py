@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from perdure.codec import Json
 from perdure.ids import CallId
 from perdure.observe.emit import EventContext, EventEmitter
+from perdure.services.secrets import OutputPieces
 from perdure.tools.body import Body
 from perdure.tools.clients.attachments import Attachments
 from perdure.tools.clients.completions import DirectCompletions
@@ -80,6 +81,7 @@ class CallOrigin:
     completion: Completion | None = None
     event_emitter: EventEmitter | None = None
     event_context: EventContext | None = None
+    pieces: OutputPieces = field(default_factory=OutputPieces)
     prepared_payload: Json = None
     turn_context: TurnContext = field(default_factory=TurnContext)
     agent_frame_id: str = ""

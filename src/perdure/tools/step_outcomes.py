@@ -6,7 +6,6 @@ import logging
 
 from perdure.codec import Json
 from perdure.errors import Code
-from perdure.services.secrets import Redactor
 from perdure.tools.body_scope import BodyScope
 from perdure.tools.errors import OutcomeUnknown, ToolError, foremost, message_of, text_of, whole_ms
 from perdure.tools.results import Unstorable, keep
@@ -41,7 +40,7 @@ class EventTimedOut(EventFailed):
 # --- recording ----------------------------------------------------------------------------------------------------
 
 
-def returned(name: str, value: object, redactor: Redactor) -> DurableStepOutcome:
+def returned(name: str, value: object) -> DurableStepOutcome:
     """Return the outcome of a step that returned this value."""
     kept = keep(value)
     if isinstance(kept, Unstorable):
@@ -50,19 +49,19 @@ def returned(name: str, value: object, redactor: Redactor) -> DurableStepOutcome
     if kept.size > MAX_STEP_BYTES:
         message = f"the step {name} did run, but its result is {kept.size} bytes; at most {MAX_STEP_BYTES} are kept"
         return DurableStepOutcome(error=StepFailure(code="step_result_too_large", message=message))
-    return DurableStepOutcome(value=redactor.json(kept.value))
+    return DurableStepOutcome(value=kept.value)
 
 
-def raised(name: str, problem: BaseException, redactor: Redactor, place: BodyScope) -> DurableStepOutcome:
+def raised(name: str, problem: BaseException, place: BodyScope) -> DurableStepOutcome:
     """Return the outcome of a step that raised."""
     error = foremost(problem)
     if isinstance(error, OutcomeUnknown):
-        return DurableStepOutcome(in_doubt=InDoubt(reason="declared", message=redactor.text(message_of(error))))
+        return DurableStepOutcome(in_doubt=InDoubt(reason="declared", message=message_of(error)))
     kind = type(error).__name__
     if isinstance(error, ToolError):
         failure = StepFailure(
             code=text_of(error.code).strip() or "tool_error",
-            message=redactor.text(message_of(error)),
+            message=message_of(error),
             retry_safe=bool(error.retry_safe),
             retry_after_ms=whole_ms(error.retry_after_ms),
             error_type=kind,

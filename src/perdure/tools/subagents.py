@@ -133,7 +133,7 @@ class AgentClient:
         scope = spawner.scope(name)
         order = Order(
             agent=self.agent,
-            prompt=self.body.redacted(prompt),
+            prompt=prompt,
             session=scope.session,
             turn=scope.turn,
             output=output.spec if output else None,

@@ -425,6 +425,8 @@ Record: TypeAlias = (
 
 _kinds: dict[type[Record], str] = {type: str(type.__struct_config__.tag) for type in get_args(Record)}
 _decoders = {kind: msgspec.json.Decoder(type) for type, kind in _kinds.items()}
+KINDS = frozenset(_decoders)
+"""The kinds of all records."""
 
 
 class Row(Value, frozen=True):

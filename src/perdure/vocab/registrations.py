@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from perdure.codec import Json
+from perdure.ids import SessionId
 from perdure.vocab.causes import CausalRef
 from perdure.vocab.effects import PreparedToolCall
 from perdure.vocab.processes import SessionScope
@@ -139,6 +140,12 @@ class Registration(Value, frozen=True):
     wake_on_end: bool = False
     kind: str = ""
     label: str = ""
+
+    @property
+    def session(self) -> SessionId | None:
+        """The session that started the process, or None."""
+        by = self.provenance.originator
+        return None if by is None else SessionId(by.session_id)
 
 
 # --- how a process ends -----------------------------------------------------------------------------------------

@@ -11,6 +11,9 @@ from perdure.errors import Code, Error
 
 T = TypeVar("T")
 
+HIDDEN = "[secret]"
+"""The replacement for the value of a secret."""
+
 
 class Value(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
     """Base of every stored or sent value. Plain data has no cycles, so garbage collection skips it."""

@@ -66,7 +66,7 @@ class FakeLedger:
         self._live = list(live)
         self._refusal = refusal
 
-    def submit(self, *records: Record, outbox: tuple[Delivery, ...] = ()) -> None:
+    def submit(self, *records: Record, outbox: tuple[Delivery, ...] = ()) -> tuple[Record, ...]:
         for record in records:
             self.records.append(record)
             match record:
@@ -76,6 +76,7 @@ class FakeLedger:
                     self.did.append(f"outcome {id}")
                 case _:
                     self.did.append(type(record).__name__)
+        return records
 
     async def durable(self) -> None:
         self.did.append("durable")

@@ -41,8 +41,9 @@ class Paper:
     def __init__(self) -> None:
         self.records: list[Record] = []
 
-    def submit(self, *records: Record, outbox: tuple[Delivery, ...] = ()) -> None:
+    def submit(self, *records: Record, outbox: tuple[Delivery, ...] = ()) -> tuple[Record, ...]:
         self.records.extend(records)
+        return records
 
     async def durable(self) -> None: ...
 

@@ -36,6 +36,7 @@ from perdure.runtime.sessions import verbs
 from perdure.runtime.sessions.results import wait_for
 from perdure.runtime.sessions.sending import send_as_tool
 from perdure.runtime.turns.hydrate import Fetch
+from perdure.services.secrets import speaker
 from perdure.session.fold import CODE, SessionState, fold_all
 from perdure.tools.body_scope import BodyScope
 from perdure.tools.clients.sessions import SessionModel, SessionSnapshot, StartedTurn
@@ -374,10 +375,11 @@ class AttachmentsClient:
         check_argument("The media type of an attachment", media_type, str)
         check_argument("The name of an attachment", name, str)
         with visibly():
-            name = check_attachment_name(name)
+            name = speaker().text(check_attachment_name(name))
+            data = await speaker().data_of_any_size(bytes(data))  # threat: S10
             if data:
-                check_bytes(bytes(data), media_type)
-            [ref] = await normalise([Attachment(media_type, bytes(data))], _Collected(self._site))
+                check_bytes(data, media_type)
+            [ref] = await normalise([Attachment(media_type, data)], _Collected(self._site))
         return AttachmentRef(hash=ref.hash, media_type=ref.media_type, size=ref.size, name=name)
 
     async def get(self, ref: AttachmentRef) -> bytes:

@@ -11,7 +11,7 @@ import itertools
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from msgspec import structs
 
@@ -26,14 +26,13 @@ from perdure.runtime.calls.orphaned_calls import PartialReply, priced
 from perdure.runtime.calls.perform import JOB_TIMEOUT_S, MAX_JOB_BYTES, MODEL_TIMEOUT_S
 from perdure.runtime.calls.reading import ReplySink, StallPolicy, stream_reply
 from perdure.runtime.turns.hydrate import Fetch, hydrated
-from perdure.services.secrets import Redactor
 from perdure.tools.body import Body
 from perdure.tools.body_scope import BodyScope
 from perdure.tools.clients.completions import DirectRequest
 from perdure.tools.errors import ToolError
 from perdure.tools.step_outcomes import Parked
 from perdure.vocab.effects import Direct, Envelope, Invocation, LlmRequestSpec
-from perdure.vocab.messages import Message, Part, Reply, Text
+from perdure.vocab.messages import Message, Reply, Text
 from perdure.vocab.outcomes import DirectOutcome, DirectUsage, LlmError
 from perdure.vocab.records import EffectSettled, ModelJobBegun
 from perdure.vocab.usage import Usage
@@ -57,11 +56,8 @@ class AskedModels:
 class CompletionsClient:
     """`ctx.complete` of one call."""
 
-    def __init__(
-        self, body: Body | None, redactor: Redactor, site: CallSite, models: AskedModels, fetch: Fetch
-    ) -> None:
+    def __init__(self, body: Body | None, site: CallSite, models: AskedModels, fetch: Fetch) -> None:
         self._body = body
-        self._veil = redactor
         self._site = site
         self._models = models
         self._fetch = fetch
@@ -78,8 +74,7 @@ class CompletionsClient:
             raise ToolError("A direct completion needs a usage source", code="invalid_argument")
         if asked.utility and self._models.utility is None:
             raise ToolError("The host has no utility model.", code="service_unavailable")
-        asked = replace(asked, instructions=self._veil.text(asked.instructions))
-        messages = _redacted(_messages(asked.messages), self._veil)
+        messages = _messages(asked.messages)
         outcome = await self._answer(asked, messages, usage_source)
         if outcome.reply is None:
             raise _no_reply(outcome.error)
@@ -267,15 +262,6 @@ def _messages(given: str | Sequence[Message]) -> tuple[Message, ...]:
     with visibly():
         to_json(messages, where="messages")
     return messages
-
-
-def _redacted(messages: tuple[Message, ...], redactor: Redactor) -> tuple[Message, ...]:
-    """Return the messages with the secrets known to the tool redacted."""
-
-    def hidden(part: Part) -> Part:
-        return structs.replace(part, text=redactor.text(part.text)) if isinstance(part, Text) else part
-
-    return tuple(structs.replace(one, parts=tuple(hidden(part) for part in one.parts)) for one in messages)
 
 
 def _no_reply(error: LlmError | None) -> ToolError:

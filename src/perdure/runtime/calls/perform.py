@@ -224,7 +224,7 @@ def _stored(
     if not isinstance(output, Success):
         return output, ()
     shown = fit(output.value, ctx.call_id, readable=readable)
-    pictures = tuple(blob_of(image.data(), image.media_type) for image in beside.images)
+    pictures = tuple(blob_of(ctx.services.redactor.data(image.data()), image.media_type) for image in beside.images)
     stored = replace(
         output,
         value=shown.value,

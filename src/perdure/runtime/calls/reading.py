@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from perdure.clock import Clock
 from perdure.codec import Json
@@ -28,6 +28,7 @@ from perdure.models.protocol import (
     clean,
 )
 from perdure.services.replies import StreamHeartbeater, StreamProgress
+from perdure.services.secrets import speaker
 from perdure.vocab.outcomes import LlmError
 from perdure.vocab.usage import Usage
 
@@ -66,13 +67,26 @@ class StallPolicy:
     clock: Clock | None = None
 
 
+def without_secrets(request: ModelRequest) -> ModelRequest:
+    """Return the request without the values of the session that the current task works for."""
+    redactor = speaker()
+    if not redactor.is_needed:
+        return request
+    return replace(  # threat: S10, T-SEC-01
+        request,
+        instructions=redactor.text(request.instructions),
+        messages=redactor.values(request.messages),
+        attachments={hash: redactor.data(data) for hash, data in request.attachments.items()},
+    )
+
+
 async def stream_reply(model: Model, request: ModelRequest, hearing: ReplySink, patience: StallPolicy) -> ModelReply:
     """Return the reply that ends a model's stream.
 
     Raises:
         ModelError: the stream had no reply; `stall` if the model was silent for too long.
     """
-    events = model.stream(request)
+    events = model.stream(without_secrets(request))
     size = _Size()
     silence, pulse, halves = _Silence(patience.stall_ms), _Pulse(patience), (_Halves(), _Halves())
     try:

@@ -312,9 +312,7 @@ class Runners:
     async def _body(self, item: RunCall, place: BodyScope, flight: InFlight, controller: JournaledController) -> Body:
         around = self._around
         secret = await around.secrets.get(SECRET, self._scope.tenant)
-        body = Body(
-            place, controller, self._waits.of(flight.id), around.clock, around.threads, secret, around.services.redactor
-        )
+        body = Body(place, controller, self._waits.of(flight.id), around.clock, around.threads, secret)
         body.spawner = around.spawner(item.call.id, controller.ledger)
         return body
 

@@ -25,7 +25,6 @@ from perdure.runtime.processes.limits import check_child
 from perdure.runtime.processes.starting import python_process, register
 from perdure.runtime.triggers.client import Spokesman, TriggersClient
 from perdure.services.commands import GRACE_S, KEEP_BYTES, checked
-from perdure.services.secrets import Redactor
 from perdure.tools.body import Body
 from perdure.tools.context import Cancellation, ToolContext
 from perdure.tools.durable import DurableOps, Duration, recorded_body
@@ -68,7 +67,6 @@ class ProcessWiring:
     runtime: RuntimeCore
     in_session: Callable[[ProcessContext], Awaitable[ToolContext[object]]]
     deps: object = NOT_GIVEN
-    redactor: Redactor = field(default_factory=Redactor)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -203,7 +201,6 @@ class ProcessContext(DurableOps):
             key=self.idempotency_key,
             originator=mine.provenance.originator,
             wake_target=mine.wake_target,
-            redactor=self._call.redactor,
             nth=lambda source_type: body.count(join("trigger", source_type)),
             durable=body.controller.ledger.durable,
             report=lambda _: None,

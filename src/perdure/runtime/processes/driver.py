@@ -32,7 +32,7 @@ from perdure.runtime.processes.context import ProcessContext, ProcessWiring
 from perdure.runtime.processes.cycles import WaitCycle, find_wait_cycle
 from perdure.runtime.processes.events import checked_event
 from perdure.runtime.processes.function import NotifiesOnEnd, ProcessCode, RunsHere
-from perdure.runtime.processes.purchases import charges, lost_calls, owner_of
+from perdure.runtime.processes.purchases import charges, lost_calls
 from perdure.runtime.processes.session_context import OwnerContext
 from perdure.runtime.shared import Shared
 from perdure.runtime.turns.in_flight import WriteGuard
@@ -40,7 +40,6 @@ from perdure.runtime.turns.subagents import Subagents, let_go
 from perdure.runtime.worker.idle_policy import IdlePolicy
 from perdure.runtime.worker.owned import OwnedStream
 from perdure.runtime.worker.waits import Waits
-from perdure.services.secrets import Redactor
 from perdure.services.spawns import Lineage
 from perdure.tools.body import Body
 from perdure.tools.body_scope import process_place
@@ -137,12 +136,14 @@ class ProcessDriver:
 
     # --- the effect log
 
-    def submit(self, *records: Record, outbox: tuple[Delivery, ...] = ()) -> None:
-        """Submit records to the stream."""
+    def submit(self, *records: Record, outbox: tuple[Delivery, ...] = ()) -> tuple[Record, ...]:
+        """Submit records to the stream, without secrets. Return them as written."""
+        records = self._owned.redactor.values(records)
         for record in records:
             self._signals.fold(record)
         charged = charges(self._registration, self._scope.tenant, records, self._shared.clock.wall_ms())
         self._owned.submit_all(records, outbox=(*outbox, *charged))
+        return records
 
     def durable(self) -> Awaitable[None]:
         """Wait until everything submitted so far is durable."""
@@ -177,6 +178,7 @@ class ProcessDriver:
         self._append_once(event_of(self._registration, name, payload, replay), name, replay)
 
     def _append_once(self, new: ProcessEvent, name: str, replay: str) -> None:
+        new = self._owned.redactor.value(new)
         known = self._emitted.get((name, replay))
         if known is not None:
             check_same(known, new, self._scope.process)
@@ -262,8 +264,7 @@ class ProcessDriver:
         controller = JournaledController(self._controller.journal, valve)
         waiter = self._waits.of(EffectId(PROCESS_BODY))
         stream = self._owned.stream
-        place = process_place(self._scope)
-        body = Body(place, controller, waiter, shared.clock, shared.threads, secret, self._redactor())
+        body = Body(process_place(self._scope), controller, waiter, shared.clock, shared.threads, secret)
         body.spawner = Subagents(shared, stream, Lineage(stream, 0), TurnId(""), self._scope.process, valve)
         entry = self._entry = BodyEntry(body, valve, cancellation)
         if self.record.cancel is not None:
@@ -272,6 +273,8 @@ class ProcessDriver:
         entry.task.add_done_callback(lambda _: self._came_back(entry))
 
     async def _live(self, entry: BodyEntry, deps: TurnDeps) -> Ended:
+        self._owned.redactor.speaks()
+
         async def call() -> object:
             entry.body.life.enter()
             async with deps.use() as given:
@@ -295,14 +298,8 @@ class ProcessDriver:
                 runtime=cast("RuntimeCore", self._shared.host.of(self._scope.tenant)),
                 deps=given,
                 in_session=OwnerContext().of,
-                redactor=self._redactor(),
             ),
         )
-
-    def _redactor(self) -> Redactor:
-        """Return the redactor of the session that owns the process: only its secrets can be read here."""
-        owner = owner_of(self._registration, self._scope.tenant)
-        return Redactor(self._shared.seen_secrets, owner or self._owned.stream)
 
     def _came_back(self, entry: BodyEntry) -> None:
         assert entry.task is not None

@@ -11,7 +11,7 @@ from perdure.effects.controller import JournaledController
 from perdure.effects.journal import EffectJournal
 from perdure.effects.promises import ProcessScope, unsigned_key
 from perdure.errors import Error
-from perdure.ids import Seq, StreamId, TurnId, stream_names
+from perdure.ids import Seq, StreamId, TurnId, session_stream, stream_names
 from perdure.inbox.admit import Delivery
 from perdure.inbox.items import Input, Wake
 from perdure.processes.events import WAKE_DISCARDED
@@ -29,6 +29,7 @@ from perdure.runtime.worker.offers import Offer
 from perdure.runtime.worker.orphans import Orphans
 from perdure.runtime.worker.owned import OwnedStream, rows_of
 from perdure.runtime.worker.waits import end_told
+from perdure.services.secrets import Redactor
 from perdure.store.shapes import Claim, InboxRow
 from perdure.vocab.children import ChildEnded
 from perdure.vocab.log_keys import PROCESS_END, event_key
@@ -62,6 +63,7 @@ class ProcessHost(DrivingHost[Driver]):
             shared.store, claim.stream, shared.worker, claim.fence, Seq(0), shared.clock, shared.host.notify_streams
         )
         self._owned.listener = self
+        self._owned.redactor = Redactor(shared.seen_secrets, claim.stream)
         self._loaded = False
         self._learned = Seq(0)
         self._own: set[Seq] = set()
@@ -130,6 +132,8 @@ class ProcessHost(DrivingHost[Driver]):
             self.record = fold(self.record, row)
             self._note(row.record)
         self._learned = self._owned.known_seq = self.record.seq
+        if (session := self.record.known.session) is not None:
+            self._owned.redactor = Redactor(self._shared.seen_secrets, session_stream(self._tenant, session))
         self._owned.active = self._is_active
         if self._claim.parked:
             self._owned.unpark(at_once=True)

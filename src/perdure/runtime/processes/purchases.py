@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from perdure.effects.journal import EffectJournal
-from perdure.ids import EffectId, SessionId, StreamId, Tenant, TurnId, session_stream
+from perdure.ids import EffectId, SessionId, Tenant, TurnId, session_stream
 from perdure.inbox.admit import Delivery, delivery
 from perdure.vocab.children import ChildEnded
 from perdure.vocab.outcomes import DirectOutcome, LlmError
@@ -20,16 +20,11 @@ from perdure.vocab.usage import Usage
 _LOST = LlmError(kind="worker_lost", message="the worker that asked the model is gone", retryable=True)
 
 
-def owner_of(known: Registration, tenant: Tenant) -> StreamId | None:
-    """Return the session that a process belongs to, or None."""
-    originator = known.provenance.originator
-    return None if originator is None else session_stream(tenant, SessionId(originator.session_id))
-
-
 def charges(known: Registration, tenant: Tenant, records: Iterable[Record], at: int) -> Iterator[Delivery]:
     """Yield a charge to the session of a process for each model call that these records end."""
-    if (owner := owner_of(known, tenant)) is None:
+    if known.session is None:
         return
+    owner = session_stream(tenant, known.session)
     for record in records:
         match record:
             case EffectSettled(id=id, outcome=DirectOutcome() as asked) if asked.bought != Usage():

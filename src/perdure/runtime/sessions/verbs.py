@@ -356,6 +356,6 @@ async def delete(session: SessionRef) -> bool:
         await rt.notify_stream(parent.stream)
     if rt.worker:
         rt.worker.stream_pool.forget(stream)
-    rt.seen_secrets.pop(stream, None)
+    rt.seen_secrets.forget(stream)
     rt.hub.notify(stream)
     return deleted

@@ -37,7 +37,7 @@ from perdure.services.background import (
     RunAttempt,
     capped,
 )
-from perdure.services.secrets import Redactor
+from perdure.services.secrets import OutputPieces, Redactor
 from perdure.services.tasks import ORPHANED, CreateSessionTask, SessionTaskUpdate
 from perdure.store.shapes import Placement
 from perdure.tools.background import reattach_background_run
@@ -361,7 +361,7 @@ class Sink:
         self._session = task.session_id
         self._run = run
         self._veil = Redactor(host.seen_secrets, session_stream(tenant, task.session_id))
-        self._log = OutputLog()
+        self._log, self._pieces = OutputLog(), OutputPieces()
         self._updates = 0
         self._told_at = 0.0
 
@@ -399,7 +399,7 @@ class Sink:
 
     async def output(self, stream: str, delta: str) -> None:
         """Add a piece of output."""
-        self._log.add(stream, self._veil.text(str(delta)))
+        self._log.add(stream, self._pieces.add(stream, str(delta), self._veil))
 
     async def progress(self, progress: BackgroundProgress) -> None:
         """Report the progress."""
@@ -412,6 +412,8 @@ class Sink:
 
     async def finish(self, ended: Ended | None) -> Json:
         """Write the log and result files and the final update, then return the result or raise the failure."""
+        for stream, text in self._pieces.rest(self._veil).items():
+            self._log.add(stream, text)
         if ended is None:
             await self._leave(f"{self._log.text()}\n{CANCELED}\n", {"status": "canceled"}, "Canceled")
             raise asyncio.CancelledError
@@ -423,7 +425,7 @@ class Sink:
                 message = f"the run ended, but its result cannot be stored, at {result.path}: {result.reason}"
                 await self._leave(text, {"status": "failed", "error": message}, "Failed")
                 raise ToolError(message, code="background_result_invalid")
-            await self._leave(text, self._veil.json(result.value), "Completed")
+            await self._leave(text, result.value, "Completed")
             return {
                 "summary": _sayable(self._veil.text(str(outcome.summary)))[:MAX_SUMMARY_CHARS],
                 "result_path": self._run.result_path,

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from perdure.codec import brief, check_text, digest
 from perdure.errors import Code, Error
-from perdure.ids import SessionId, StreamId, Tenant, session_stream
+from perdure.ids import StreamId, Tenant
 from perdure.inbox.admit import Delivery
 from perdure.inbox.items import Wake
 from perdure.processes.commands import (
@@ -63,7 +63,6 @@ from perdure.runtime.processes.starting import register
 from perdure.runtime.worker.owned import OwnedStream
 from perdure.services.commands import checked
 from perdure.services.os_commands import ExitWatch, RunFolder, host_id, send, this_boot
-from perdure.services.secrets import Redactor
 from perdure.store.shapes import Placement
 from perdure.vocab.processes import SessionScope
 from perdure.vocab.records import ProcessEvent, Record
@@ -317,9 +316,7 @@ class CommandDriver:
         self._state = fold_all(command, facts)
         self._news = asyncio.Event()
         self._is_stopping = stopping
-        origin = record.known.provenance.originator
-        of = session_stream(tenant, SessionId(origin.session_id)) if origin is not None else owned.stream
-        self._veil = Redactor(shared.seen_secrets, of)
+        self._veil = owned.redactor
 
     # --- notifications
 

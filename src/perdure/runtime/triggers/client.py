@@ -15,7 +15,6 @@ from perdure.runtime.calls.clients import CallSite, visibly
 from perdure.runtime.processes.function import ProcessFunction
 from perdure.runtime.triggers.subscriptions import SubscriptionRequest, check_source
 from perdure.runtime.triggers.triggers import Triggers
-from perdure.services.secrets import Redactor
 from perdure.tools.body import Body
 from perdure.tools.clients.triggers import TriggerReport
 from perdure.tools.context import ToolContext, origin_of
@@ -30,7 +29,6 @@ class Spokesman:
     key: str
     originator: SessionScope | None
     wake_target: SessionScope | None
-    redactor: Redactor
     nth: Callable[[str], int]
     durable: Callable[[], Awaitable[None]]
     report: Callable[[Json], None]
@@ -61,11 +59,10 @@ class TriggersClient:
         with visibly():
             check_source(source_type, source)
         name = join("emit", source_type, key if key is not None else str(self.by.nth(source_type)))
-        hidden = self.by.redactor.json(payload)
         chosen = join(self.by.key, name) if key is None else key
 
         async def say() -> Json:
-            happened = await self.triggers.emit(source_type, hidden, key=chosen, source=source, session=session)
+            happened = await self.triggers.emit(source_type, payload, key=chosen, source=source, session=session)
             report = TriggerReport(
                 occurrence_id=happened.id,
                 source_type=source_type,
@@ -76,7 +73,7 @@ class TriggersClient:
             return msgspec.to_builtins(report)
 
         with visibly():
-            new = await self.triggers.occurrence(source_type, hidden, key=chosen, source=source, session=session)
+            new = await self.triggers.occurrence(source_type, payload, key=chosen, source=source, session=session)
         assert isinstance(new.item, Occurrence)
         told = await self._once(name, [source_type, new.item.payload, chosen, source, session], say)
         self.by.report(told)
@@ -136,5 +133,5 @@ def client_of_call(
         site.counted[join(ctx.idempotency_key, source_type)] += 1
         return site.counted[join(ctx.idempotency_key, source_type)]
 
-    by = Spokesman(ctx.idempotency_key, mine, mine, origin.services.redactor, nth, durable, site.triggers.append)
+    by = Spokesman(ctx.idempotency_key, mine, mine, nth, durable, site.triggers.append)
     return TriggersClient(triggers, by, origin.body)

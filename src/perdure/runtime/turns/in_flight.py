@@ -35,7 +35,7 @@ class WriteGuard:
         self.is_shut = False
         self._ledger = ledger
 
-    def submit(self, *records: Record, outbox: tuple[Delivery, ...] = ()) -> None:
+    def submit(self, *records: Record, outbox: tuple[Delivery, ...] = ()) -> tuple[Record, ...]:
         """Append facts, and deliveries to other streams.
 
         Raises:
@@ -43,7 +43,7 @@ class WriteGuard:
         """
         if self.is_shut:
             raise Parked
-        self._ledger.submit(*records, outbox=outbox)
+        return self._ledger.submit(*records, outbox=outbox)
 
     async def durable(self) -> None:
         """Wait until everything submitted so far is durable."""

@@ -30,7 +30,8 @@ class LivePieces:
         self.emitter = LiveEmitter(ProgressSink(self._watched, self._tell, self._missed))
 
     def on_delta(self, turn: Turn, effect: EffectId, text: str, thinking: bool) -> None:
-        """Publish text that a model wrote."""
+        """Publish text that a model wrote. A secret is masked at its length, because offsets count characters."""
+        text = self._owned.redactor.masked(text)
         offset = self._offsets.get(effect, 0) + len(text)
         self._offsets[effect] = offset
         self._tell(TextDelta(Cursor(self._at(), effect, offset, self._fence), turn.id, effect, text, thinking))

@@ -131,8 +131,9 @@ class TurnDriver:
 
     # --- the ledger: every fact goes to the machine and to the stream at once
 
-    def submit(self, *records: Record, outbox: tuple[Delivery, ...] = ()) -> None:
-        """Fold facts into the turn and submit them to the stream."""
+    def submit(self, *records: Record, outbox: tuple[Delivery, ...] = ()) -> tuple[Record, ...]:
+        """Fold facts into the turn and submit them to the stream, both without secrets. Return them as written."""
+        records = self.owned.redactor.values(records)
         for record in records:
             self.turn = advance(self.turn, record)
             self.records.append(record)
@@ -142,6 +143,7 @@ class TurnDriver:
         if self.turn.ended is not None:
             self._drop_caches()
         self.owned.submit_all(records, outbox=outbox)
+        return records
 
     def so_far(self) -> Turn:
         """Return the turn with the model usage of running calls that is not recorded yet."""
@@ -507,6 +509,7 @@ class TurnDriver:
         async def run(_: Envelope) -> Outcome:
             return await runner(flight)
 
+        self.owned.redactor.speaks()
         try:
             flight.outcome = await self.controller.dispatch(flight.begun, Local(flight.begun.envelope.kind, run))
         except Parked:

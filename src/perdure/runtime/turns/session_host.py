@@ -40,6 +40,7 @@ from perdure.runtime.worker.driving_host import DrivingHost
 from perdure.runtime.worker.offers import Offer
 from perdure.runtime.worker.orphans import Orphans
 from perdure.runtime.worker.owned import OwnedStream, rows_of
+from perdure.services.secrets import Redactor
 from perdure.session.fold import CODE, SessionState, cancel_of, fold
 from perdure.store.shapes import Claim, InboxRow
 from perdure.turn.machine import advance, awaited, stopped
@@ -82,6 +83,7 @@ class SessionHost(DrivingHost[TurnDriver]):
             shared.store, claim.stream, shared.worker, claim.fence, Seq(0), shared.clock, shared.host.notify_streams
         )
         self._owned.listener = self
+        self._owned.redactor = Redactor(shared.seen_secrets, claim.stream)
         self._owned.on_end = self._on_end
         self._loaded = False
         self._arrived: tuple[InboxRow, ...] | None = None  # as of loading

@@ -13,6 +13,7 @@ from perdure.inbox.items import Input
 from perdure.runtime.shared import Shared
 from perdure.runtime.worker.orphans import Orphans
 from perdure.runtime.worker.owned import OwnedStream, rows_of
+from perdure.services.secrets import Redactor
 from perdure.store.shapes import Claim
 from perdure.vocab.records import Record, Row
 
@@ -101,6 +102,7 @@ class PassiveHost:
             shared.store, claim.stream, shared.worker, claim.fence, Seq(0), shared.clock, shared.host.notify_streams
         )
         self._owned.listener = self
+        self._owned.redactor = Redactor(shared.seen_secrets, claim.stream)
         self._loaded = False
 
     # --- callbacks of the stream

@@ -35,6 +35,7 @@ from perdure.errors import Code, Error
 from perdure.ids import BlobHash, Fence, PromiseId, Seq, StreamId, WorkerId
 from perdure.inbox.admit import Delivery
 from perdure.runtime.worker.baton import Baton
+from perdure.services.secrets import Redactor
 from perdure.store.answer import Answer
 from perdure.store.protocol import Store
 from perdure.vocab.records import Record, Row, TurnEnded, TurnOpened
@@ -146,6 +147,7 @@ class OwnedStream:
         self.listener: AppendObserver = _Nobody()
         self._clock = clock
         self._stir = notify_streams
+        self.redactor = Redactor()
         self.on_end: Callable[[TurnEnded], tuple[Delivery, ...]] = _nobody_to_tell
         self.active = False
         self._n = 0
@@ -168,18 +170,23 @@ class OwnedStream:
 
     # --- submitting
 
-    def submit(self, *records: Record, consume: tuple[int, ...] = (), outbox: tuple[Delivery, ...] = ()) -> None:
+    def submit(
+        self, *records: Record, consume: tuple[int, ...] = (), outbox: tuple[Delivery, ...] = ()
+    ) -> tuple[Record, ...]:
         """Submit facts, in order.
 
         The same append removes the inbox rows in `consume`, and puts `outbox` into the inboxes of other streams. The
-        receipt has the verdicts on `outbox`.
+        receipt has the verdicts on `outbox`. Secrets in the facts are redacted here, so that observers do not see them
+        before the store does. Return the facts as written.
         """
+        records = self.redactor.values(records)
         self.submit_all(records, consume, outbox)
+        return records
 
     def submit_all(
         self, records: tuple[Record, ...], consume: tuple[int, ...] = (), outbox: tuple[Delivery, ...] = ()
     ) -> None:
-        """Submit facts that are already a tuple, like `submit`."""
+        """Submit facts that are already a tuple and redacted, like `submit`."""
         now, size, active = self._clock.wall_ms(), 0, self.active
         entries: list[Entry] = []
         for record in records:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from base64 import b64encode
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from perdure.errors import Code, Error
 from perdure.ids import SessionId
-from perdure.services.files.shapes import FileInfo, FileStat, GrepMatch, InitialFile, SessionFile
+from perdure.services.files.shapes import FileInfo, FileStat, GrepMatch, InitialFile, SessionFile, bytes_of
+from perdure.services.secrets import Redactor
 
 SEED_READONLY = "read-only initial files require a SessionFileSystem-specific seed implementation"
 
@@ -119,22 +121,38 @@ class SessionFiles:
 
     system: SessionFileSystem
     session_id: SessionId
+    redactor: Redactor = field(default_factory=Redactor)
 
     async def read_file(self, path: str) -> SessionFile | None:
         """Return a file with its content, a directory without, or None."""
         return await self.system.read_file(self.session_id, path)
 
     async def write_file(self, path: str, content: str, encoding: str = "text") -> SessionFile:
-        """Write a file atomically."""
-        return await self.system.write_file(self.session_id, path, content, encoding)
+        """Write a file atomically. Secrets in its path and its content are redacted."""
+        content = await self._redacted(content, encoding)
+        return await self.system.write_file(self.session_id, self.redactor.text(path), content, encoding)
 
     async def write_file_if_content_matches(
         self, path: str, expected_content: str, expected_encoding: str, content: str, encoding: str = "text"
     ) -> SessionFile | None:
         """Write a file if its content matches, else return None."""
+        content = await self._redacted(content, encoding)
         return await self.system.write_file_if_content_matches(
             self.session_id, path, expected_content, expected_encoding, content, encoding
         )
+
+    async def _redacted(self, content: str, encoding: str) -> str:
+        """Return the content of a file with redacted secrets. Content that the file system will refuse stays."""
+        if not self.redactor.is_needed:
+            return content
+        try:
+            data = bytes_of(content, encoding)
+        except Error:
+            return content
+        hidden = await self.redactor.data_of_any_size(data)  # threat: S10, T-TOOL-08
+        if hidden is data:
+            return content
+        return hidden.decode() if encoding == "text" else b64encode(hidden).decode()
 
     async def delete_file(self, path: str, recursive: bool = False) -> bool:
         """Delete a file or a directory."""
@@ -154,4 +172,4 @@ class SessionFiles:
 
     async def create_directory(self, path: str) -> FileInfo:
         """Create a directory and its parents."""
-        return await self.system.create_directory(self.session_id, path)
+        return await self.system.create_directory(self.session_id, self.redactor.text(path))

@@ -124,7 +124,8 @@ class OtherSession:
     @property
     def files(self) -> SessionFiles:
         """The files of the session. Raises a `ToolError` if absent."""
-        return SessionFiles(required(self._services.file_store, "file_store"), self.id)
+        store = required(self._services.file_store, "file_store")
+        return SessionFiles(store, self.id, self._services.redactor)
 
     async def info(self) -> SessionInfo | None:
         """Return the agent, title, tags and times of the session, or None if unknown."""
