@@ -8,6 +8,7 @@ APPROVALS = "tests/scenarios/test_approvals.py"
 WHILE_PARKING = "tests/scenarios/test_answered_while_parking.py"
 LEAVE = "tests/scenarios/test_leave_in_the_last_moment.py"
 SLOW = "tests/scenarios/test_slow_answers.py"
+HEARTBEAT = "tests/unit/runtime/test_heartbeat.py"
 
 MUTANTS = [
     Mutant(
@@ -219,5 +220,47 @@ MUTANTS = [
         "        self.remove_done_callback(go_on)\n",
         "",
         "tests/unit/runtime/test_baton.py",
+    ),
+    Mutant(
+        "a blocked event loop loses its lease at once",
+        "runtime/worker/heartbeat.py",
+        "if silent_s >= self._limit_s and self._answers.is_set():",
+        "if self._answers.is_set():",
+        f"{HEARTBEAT} -k until_the_limit",
+    ),
+    Mutant(
+        "a stalled event loop keeps its lease",
+        "runtime/worker/heartbeat.py",
+        "            await self._answers.wait()\n",
+        "",
+        f"{HEARTBEAT} -k until_the_limit",
+    ),
+    Mutant(
+        "a lease renewed after a lapse permits a dispatch",
+        "runtime/worker/owned.py",
+        " and self.store.lapses(self.worker) == self._lapses",
+        "",
+        "tests/unit/runtime/test_owned.py -k after_a_lapse",
+    ),
+    Mutant(
+        "an append sent before a lapse proves the ownership after it",
+        "runtime/worker/owned.py",
+        "        self._lapses = lapses\n",
+        "        self._lapses = self.store.lapses(self.worker)\n",
+        "tests/unit/runtime/test_owned.py -k after_a_lapse",
+    ),
+    Mutant(
+        "a worker that no longer polls renews its lease",
+        "runtime/lifetime.py",
+        "        polling.add_done_callback(heartbeat.stop)",
+        "        _ = (heartbeat.stop)",
+        f"{HEARTBEAT} -k no_longer_polls",
+    ),
+    Mutant(
+        "a closed event loop keeps its heartbeat",
+        "runtime/worker/heartbeat.py",
+        "        self._stopping.set()  # nothing of this worker",
+        "        await asyncio.sleep(100)  # nothing of this worker",
+        f"{HEARTBEAT} -k closed_without_it",
     ),
 ]

@@ -347,4 +347,11 @@ MUTANTS = [
         "WHERE NOT (:tag < '' AND :tag >= 'live:'",
         "tests/conformance/test_stores.py -k 'accepts_no_live_tag and Sqlite'",
     ),
+    Mutant(
+        "sqlite: a renewal after a lapse is not counted",
+        "store/sqlite/leases.py",
+        "            self.lapses[worker] += 1",
+        "            self.lapses[worker] += 0",
+        "tests/conformance/test_stores.py -k 'Sqlite and counted'",
+    ),
 ]

@@ -364,4 +364,11 @@ MUTANTS = [
         "",
         "tests/unit/store/test_postgres_vigil.py -k infrequent_append",
     ),
+    Mutant(
+        "postgres: a renewal after a lapse is not counted",
+        "store/postgres/leases.py",
+        "            self.lapses[worker] += 1",
+        "            self.lapses[worker] += 0",
+        "tests/conformance/test_stores.py -k 'Postgres and counted'",
+    ),
 ]

@@ -17,6 +17,7 @@ from perdure.runtime.agent import setup_of
 from perdure.runtime.model_survey import redirected
 from perdure.runtime.shared import Compositions, Shared
 from perdure.runtime.tuning import RuntimeOptions
+from perdure.runtime.worker.heartbeat import Heartbeat
 from perdure.runtime.worker.lounge import Lounge
 from perdure.runtime.worker.permits import Permits
 from perdure.runtime.worker.worker import Worker
@@ -54,6 +55,7 @@ class Lifetime:
         self._tasks: list[asyncio.Task[None]] = []
         self._pid = 0
         self.worker: Worker | None = None
+        self._heartbeat: Heartbeat | None = None
         self._state: Literal["new", "open", "draining", "closed"] = "new"
 
     @property
@@ -125,9 +127,15 @@ class Lifetime:
             concurrency=work.concurrency,
             queues=work.served,
         )
-        worker = self.worker = Worker(self._shared(), renew_s=self._tuning.lease_s * 0.3)
+        worker = self.worker = Worker(self._shared())
         rt.background.has_capacity = worker.stream_pool.has_capacity
-        self._tasks.append(asyncio.create_task(worker.run(), name="perdure:worker"))
+        heartbeat = self._heartbeat = Heartbeat(
+            rt.store, rt.worker_id, lease_s=self._tuning.lease_s, stall_limit_s=self._tuning.loop_stall_limit_s
+        )
+        heartbeat.start()
+        polling = asyncio.create_task(worker.run(), name="perdure:worker")
+        polling.add_done_callback(heartbeat.stop)  # a worker that polls no more must not look alive
+        self._tasks.append(polling)
 
     def _shared(self) -> Shared:
         rt, tuning = self._rt, self._tuning
@@ -201,6 +209,8 @@ class Lifetime:
             ending.callback(rt.command_code.close)
             if self.worker:
                 ending.push_async_callback(self._retire, self.worker)
+            if self._heartbeat:
+                ending.push_async_callback(self._heartbeat.close)
             ending.push_async_callback(self._stop_tasks)
             try:
                 await self._drain(self._tuning.drain_s, retiring=True)

@@ -23,6 +23,7 @@ class RuntimeOptions:
     """Advanced settings. The defaults suit most deployments.
 
     - `lease_s`: a worker that does not renew its lease for so long may be taken over.
+    - `loop_stall_limit_s`: a worker whose event loop has not answered for so long no longer renews its lease.
     - `drain_s`: how long a closing runtime lets running turns finish before it hands them over.
     - `idle_timeout_s`, `max_waiting`: how long, and how many, waiting turns stay in memory.
     - `subagents`, `processes`: limits of the depth and number of child agents and child processes.
@@ -36,6 +37,7 @@ class RuntimeOptions:
 
     clock: Clock = field(default_factory=SystemClock)
     lease_s: float = 10.0
+    loop_stall_limit_s: float = 60.0
     drain_s: float = 10.0
     idle_timeout_s: float = 30.0
     max_waiting: int = 128
@@ -58,6 +60,10 @@ class RuntimeOptions:
             )
         if self.max_commands < 1:
             raise Error(Code.INVALID_ARGUMENT, f"invalid max_commands={self.max_commands}", because="must be >= 1")
+        if not self.loop_stall_limit_s > 0:
+            raise Error(
+                Code.INVALID_ARGUMENT, f"invalid loop_stall_limit_s={self.loop_stall_limit_s}", because="must be > 0"
+            )
         for name in ("task_retention_s", "trigger_retention_s"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise Error(

@@ -71,11 +71,25 @@ class Store(Protocol):
         ...
 
     async def renew(self, worker: WorkerId) -> None:
-        """Extend a worker's lease with one statement, regardless of the number of its streams."""
+        """Extend a worker's lease with one statement, regardless of the number of its streams.
+
+        Callable on any event loop: a worker's heartbeat has one of its own.
+        """
+        ...
+
+    async def stop_renewing(self) -> None:
+        """Close the connection that `renew` opened for the calling event loop, if it opened one."""
         ...
 
     def lease_live(self, worker: WorkerId) -> bool:
         """Return whether this worker's lease has certainly not lapsed, by a local clock and without blocking."""
+        ...
+
+    def lapses(self, worker: WorkerId) -> int:
+        """Return how often this worker's lease was renewed after it may have lapsed, without blocking.
+
+        An unchanged number and a live lease prove that no other worker could claim a stream meanwhile.
+        """
         ...
 
     async def deregister(self, worker: WorkerId, *, abandoned_calls: bool = False) -> None:

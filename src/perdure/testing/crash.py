@@ -214,6 +214,10 @@ class _Gated:
         """Return True if the lease holds. A dead process has none."""
         return not self._gate.dead and self._store.lease_live(worker)
 
+    async def stop_renewing(self) -> None:
+        """Close the connection of a heartbeat. The end of a process does that, too."""
+        await self._store.stop_renewing()
+
     async def close(self) -> None:
         """Close the store, unless the process is dead; then the kit closes it."""
         if not self._gate.dead:

@@ -250,7 +250,7 @@ class _RunningBody(Protocol):
 class _AsyncBody:
     def __init__(self, call: Callable[[], object], threads: ToolThreads, name: str) -> None:
         self._threads = threads
-        self.future: asyncio.Future[Ended] = asyncio.create_task(drive(call), name=f"perdure-tool-{name}")
+        self.future: asyncio.Future[Ended] = asyncio.create_task(drive(call), name=f"perdure:tool:{name}")
 
     def stop(self) -> None:
         self.future.cancel()
@@ -283,11 +283,12 @@ async def _run(
 ) -> Ended | DeadlinePassed:
     loop = asyncio.get_running_loop()
     deadline = None if limit_ms is None else loop.time() + limit_ms / 1000
-    body: _RunningBody = _AsyncBody(call, threads, ctx.tool_name) if is_async else _ThreadBody(call, threads)
+    name = f"{ctx.tool_name}:{ctx.session_id}"
+    body: _RunningBody = _AsyncBody(call, threads, name) if is_async else _ThreadBody(call, threads)
     ended = await _watch(body, ctx, deadline)
     if isinstance(ended, Returned) and inspect.isawaitable(ended.value):
         # A plain function that returned a coroutine, as many decorators of async functions do.
-        second = _AsyncBody(functools.partial(_same, ended.value), threads, ctx.tool_name)
+        second = _AsyncBody(functools.partial(_same, ended.value), threads, name)
         second.future.add_done_callback(functools.partial(_close_unstarted, ended))
         ended = await _watch(second, ctx, deadline)
     return ended

@@ -25,6 +25,16 @@ class Later:
         self.counters = Counters()
         self.asked: list[tuple[Plan, Answer[Receipt]]] = []
         self.seq = 0
+        self.lapsed = 0
+
+    def lease_live(self, worker: WorkerId) -> bool:
+        return True
+
+    def lapses(self, worker: WorkerId) -> int:
+        return self.lapsed
+
+    async def renew(self, worker: WorkerId) -> None:
+        pass
 
     def append(self, plan: Plan) -> Answer[Receipt]:
         answer = Answer[Receipt](loop=asyncio.get_running_loop())
@@ -133,3 +143,23 @@ async def test_waiter_of_a_shared_reply_resumes_one_iteration_later(owned: Owned
     store.seq = 1
     await store.answer(alone=False)
     await task
+
+
+async def test_s3_x10_lease_renewed_after_a_lapse_permits_nothing_before_an_append(
+    owned: OwnedStream, store: Later
+) -> None:
+    """X10: the heartbeat may renew a lapsed lease after another worker has claimed the stream."""
+    assert owned.lease_live()
+    owned.submit(TitleSet(title="sent before the lapse"))
+    owned.flush()
+    store.lapsed += 1
+    assert not owned.lease_live()
+    await store.answer(alone=True)
+    assert not owned.lease_live(), "that append may have been written before another worker's claim"
+    reasserting = asyncio.create_task(owned.reassert())
+    while len(store.asked) < 2:  # noqa: ASYNC110 - a task submits it
+        await asyncio.sleep(0)
+    assert not owned.lease_live()
+    await store.answer(alone=True)
+    await reasserting
+    assert owned.lease_live()

@@ -159,6 +159,7 @@ class OwnedStream:
         self._held: Plan | None = None
         self._drafts: deque[tuple[Plan, tuple[Record, ...], bool]] = deque()
         self._judging: asyncio.Task[None] | None = None
+        self._lapses = store.lapses(worker)
         self._reset()
 
     def _reset(self) -> None:
@@ -343,21 +344,22 @@ class OwnedStream:
             self._held = plan
         self._in_flight.append(records)
         self._ahead += len(records)
+        settle = partial(self._settle, plan, self.store.lapses(self.worker))
         try:
             appended = self.store.append(plan)
         except Error as refusal:
             self._refuse(refusal)
             return
         if isinstance(appended, Answer):
-            appended.then = partial(self._settle, plan)
+            appended.then = settle
             return
         future = asyncio.ensure_future(appended)
         if future.done() and len(self._in_flight) == 1:
-            self._settle(plan, future)  # already committed: one tick of the event loop is saved
+            settle(future)  # already committed: one tick of the event loop is saved
         else:
-            future.add_done_callback(partial(self._settle, plan))
+            future.add_done_callback(settle)
 
-    def _settle(self, plan: Plan, future: asyncio.Future[Receipt]) -> None:
+    def _settle(self, plan: Plan, lapses: int, future: asyncio.Future[Receipt]) -> None:
         if future.cancelled():
             return
         problem = future.exception()
@@ -370,6 +372,7 @@ class OwnedStream:
         if self.error:
             return
         receipt = future.result()
+        self._lapses = lapses
         self._parked = plan.parked and not receipt.resolved
         records = self._in_flight.popleft()
         self._ahead -= len(records)
@@ -467,8 +470,12 @@ class OwnedStream:
         return waiter
 
     def lease_live(self) -> bool:
-        """Return True if our lease has certainly not lapsed. Never waits."""
-        return self.store.lease_live(self.worker)
+        """Return True if our lease has certainly not lapsed since the last append was sent. Never waits.
+
+        After a lapse another worker may have claimed the stream, although the heartbeat has renewed the lease since.
+        """
+        # threat: S3
+        return self.store.lease_live(self.worker) and self.store.lapses(self.worker) == self._lapses
 
     async def reassert(self) -> None:
         """Renew a lapsed lease with an empty append. Success proves that no other worker claimed the stream."""

@@ -44,9 +44,8 @@ share is kept, for a second at most.
 class Worker:
     """The loop that serves the sessions and processes of one runtime."""
 
-    def __init__(self, shared: Shared, *, renew_s: float) -> None:
+    def __init__(self, shared: Shared) -> None:
         self._shared = shared
-        self._renew_s = renew_s
         self._awake = asyncio.Event()
         self._news = False
         self._stopped = False
@@ -60,15 +59,10 @@ class Worker:
         self.permits = shared.permits
 
     async def run(self) -> None:
-        """Keep the lease and poll for work, until drained. While draining, keep the lease and take no work."""
-        loop = asyncio.get_running_loop()
-        next_renewal = loop.time()
+        """Poll for work, until drained. The heartbeat keeps the lease until this returns."""
         while not self._stopped:
             self._awake.clear()
             try:
-                if loop.time() >= next_renewal:
-                    next_renewal = loop.time() + self._renew_s
-                    await self._shared.store.renew(self._shared.worker)
                 await self._scan()
                 self._shared.permits.check()
                 if self._news:
@@ -78,7 +72,7 @@ class Worker:
             except Exception:  # a fault of the store: a worker that stopped polling would still appear alive
                 log.exception("poll for work failed, retrying")
             with suppress(TimeoutError):
-                async with asyncio.timeout(min(SCAN_S, self._renew_s)):
+                async with asyncio.timeout(SCAN_S):
                     await self._awake.wait()
 
     async def _poll_hosts(self) -> None:

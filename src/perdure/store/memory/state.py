@@ -183,6 +183,7 @@ class MemoryWorker:
     queues: tuple[str, ...] | None = None
     lease_until: int = 0
     lease_ms: int = 0
+    lapses: int = 0
     dead: bool = False
 
 
@@ -237,6 +238,7 @@ class Tables:
         """Extend a worker's lease to its full length, unless the worker is dead."""
         known = self.workers.get(worker)
         if known is not None and not known.dead:
+            known.lapses += self.gone(worker)  # before the new end: a heartbeat renews on another thread
             known.lease_until = self.lease_end()
 
     def lease_end(self) -> int:

@@ -74,9 +74,17 @@ class MemoryStore:
         self._on.extend(worker)
         self._on.committed()
 
+    async def stop_renewing(self) -> None:
+        """Do nothing: no connection was opened."""
+
     def lease_live(self, worker: WorkerId) -> bool:
         """Return whether this worker's lease has certainly not lapsed."""
         return not self._on.gone(worker)
+
+    def lapses(self, worker: WorkerId) -> int:
+        """Return how often this worker's lease was renewed after it had lapsed."""
+        known = self._on.workers.get(worker)
+        return known.lapses if known is not None else 0
 
     async def deregister(self, worker: WorkerId, *, abandoned_calls: bool = False) -> None:
         """Deregister a worker and release its streams. With `abandoned_calls`, its row stays and is not dead."""

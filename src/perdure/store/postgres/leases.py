@@ -6,6 +6,7 @@ before each renewal is sent. A lease is therefore never considered valid longer 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -54,6 +55,7 @@ class PgLeases:
         self.locks: WorkerLocks | None = None
         self._clock = clock
         self._until: dict[WorkerId, int] = {}
+        self.lapses: Counter[WorkerId] = Counter()
         self._patient_until: dict[WorkerId, int] = {}
         self._abandoned: set[WorkerId] = set()
 
@@ -65,6 +67,8 @@ class PgLeases:
         """Store the end of a lease that became durable."""
         if self._was_away(worker):
             self._patient_until[worker] = self.end()
+        if not self.live(worker):
+            self.lapses[worker] += 1  # before the new end: `lease_live` may be called on another thread
         self._until[worker] = max(until, self._until.get(worker, 0))
 
     def patient(self, worker: WorkerId | None) -> bool:

@@ -89,6 +89,8 @@ class PostgresStore:
         self._release = release
         self._leases = PgLeases(clock, lease_ms, boot_id(), release.format)
         self._connections: Connections | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._beside: dict[asyncio.AbstractEventLoop, Connections] = {}
         self._notifier: CommitNotifier | None = None
         self._appends = Lane(self._commit_appends, abreast=ABREAST, shortcut=self._shortcut)
         self._busy: set[StreamId] = set()
@@ -119,7 +121,7 @@ class PostgresStore:
             await connections.close()
             raise
         self._leases.locks = WorkerLocks(locks / version.id)
-        self._connections, self._notifier = connections, notifier
+        self._connections, self._notifier, self._loop = connections, notifier, asyncio.get_running_loop()
 
     async def schema(self) -> SchemaState:
         """Return the schema state of the database, without changing it. The store need not be open.
@@ -239,8 +241,20 @@ class PostgresStore:
         await self._write(lambda on: claims.register(on, self._leases, row))
 
     async def renew(self, worker: WorkerId) -> None:
-        """Extend a worker's lease with one statement, regardless of the number of its streams."""
-        await self._open().write(lambda on: claims.renew(on, self._leases, worker))
+        """Extend a worker's lease with one statement, regardless of the number of its streams.
+
+        A connection serves one event loop. For another loop than the store's, the first call opens a connection.
+        """
+        connections, loop = self._open(), asyncio.get_running_loop()
+        if loop is not self._loop:
+            connections = self._beside.setdefault(loop, Connections(self.address, self.counters))
+        await connections.write(lambda on: claims.renew(on, self._leases, worker))
+
+    async def stop_renewing(self) -> None:
+        """Close the connection that `renew` opened for the calling event loop, if it opened one."""
+        connections = self._beside.pop(asyncio.get_running_loop(), None)
+        if connections is not None:
+            await connections.close()
 
     async def _be_alive(self, worker: WorkerId) -> None:
         """Renew a weak lease before a claim under it; concurrent callers share one statement.
@@ -260,6 +274,10 @@ class PostgresStore:
         """Return whether the last durable lease of this worker has certainly not lapsed."""
         self._refuse_in_child()
         return self._leases.live(worker)
+
+    def lapses(self, worker: WorkerId) -> int:
+        """Return how often this worker's lease was renewed after it may have lapsed."""
+        return self._leases.lapses[worker]
 
     async def deregister(self, worker: WorkerId, *, abandoned_calls: bool = False) -> None:
         """Deregister a worker: release its streams at once, and remove its lock and lock file.

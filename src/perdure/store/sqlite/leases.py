@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass
 
 from perdure.clock import Clock
@@ -41,6 +42,7 @@ class SqliteLeases:
         self._clock = clock
         self.lease_ms = lease_ms
         self._until: dict[WorkerId, int] = {}
+        self.lapses: Counter[WorkerId] = Counter()
         self._abandoned: set[WorkerId] = set()
 
     def now(self) -> int:
@@ -57,6 +59,8 @@ class SqliteLeases:
 
     def remember(self, worker: WorkerId, until: int) -> None:
         """Store the end of a lease that became durable."""
+        if not self.live(worker):
+            self.lapses[worker] += 1  # before the new end: `lease_live` may be called on another thread
         self._until[worker] = until
 
     def adopt(self, worker: WorkerId) -> None:

@@ -211,10 +211,17 @@ class SqliteStore:
         """Extend a worker's lease with one statement, regardless of the number of its streams."""
         await self._write(lambda tx: claims.renew(tx, worker))
 
+    async def stop_renewing(self) -> None:
+        """Do nothing: the writer serves all event loops."""
+
     def lease_live(self, worker: WorkerId) -> bool:
         """Return whether the last durable lease of this worker has certainly not lapsed."""
         self._refuse_in_child()
         return self._leases.live(worker)
+
+    def lapses(self, worker: WorkerId) -> int:
+        """Return how often this worker's lease was renewed after it may have lapsed."""
+        return self._leases.lapses[worker]
 
     async def deregister(self, worker: WorkerId, *, abandoned_calls: bool = False) -> None:
         """Deregister a worker: release its streams at once, and remove its lock and lock file.

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from perdure.commit.plan import SetTimer
 from perdure.errors import Code
 from perdure.ids import WorkerId
@@ -83,6 +85,39 @@ class LeaseLaws:
         bench.clock.advance(LEASE_MS - 1)
         assert bench.store.lease_live(ANN)
         assert [worker.alive for worker in await bench.store.workers()] == [True]
+
+    async def test_lease_is_renewed_from_another_thread(self, bench: Bench) -> None:
+        await enlist(bench, ANN)
+        bench.clock.advance(LEASE_MS - 1)
+
+        async def renewed() -> None:
+            for _ in range(2):
+                await bench.store.renew(ANN)
+            await bench.store.stop_renewing()
+
+        await asyncio.to_thread(asyncio.run, renewed())
+        bench.clock.advance(LEASE_MS - 1)
+        assert bench.store.lease_live(ANN)
+        assert [worker.alive for worker in await (await bench.reopen()).workers()] == [True]
+
+    async def test_renewal_after_a_lapse_is_counted(self, bench: Bench) -> None:
+        await enlist(bench, ANN)
+        counted = bench.store.lapses(ANN)
+        bench.clock.advance(LEASE_MS - 1)
+        await bench.store.renew(ANN)
+        assert bench.store.lapses(ANN) == counted
+        bench.clock.advance(LEASE_MS)
+        assert bench.store.lapses(ANN) == counted, "a lapsed lease is no live lease; only its renewal must be noticed"
+        await bench.store.renew(ANN)
+        assert bench.store.lease_live(ANN)
+        assert bench.store.lapses(ANN) == counted + 1
+
+    async def test_append_that_renews_a_lapsed_lease_is_counted(self, bench: Bench) -> None:
+        hold = await held(bench)
+        counted = bench.store.lapses(ANN)
+        bench.clock.advance(LEASE_MS * 2)
+        await bench.store.append(hold.plan(note("still here")))
+        assert bench.store.lapses(ANN) == counted + 1
 
     async def test_a_jump_of_the_wall_clock_expires_nothing(self, bench: Bench) -> None:
         hold = await held(bench)
