@@ -545,4 +545,11 @@ MUTANTS = [
         "            if False:  # regardless",
         "tests/scenarios/test_mcp.py -k 'breaks_while_it_is_ended'",
     ),
+    Mutant(
+        "a result is encoded before its bounds are checked",
+        "tools/results.py",
+        "if too_much := excess(value):",
+        'if too_much := "":',
+        "tests/unit/tools/test_results.py -k s26",
+    ),
 ]

@@ -11,9 +11,7 @@ import msgspec
 from perdure import codec
 from perdure.codec import Json
 from perdure.errors import Error
-
-MAX_DEPTH = 200
-"""Depth limit: a deeper value could be written to the log but not read back."""
+from perdure.tools.result_bounds import MAX_DEPTH, excess
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -32,6 +30,11 @@ class Unstorable(msgspec.Struct, frozen=True):
 
 def keep(value: object) -> Kept | Unstorable:
     """Convert a result to JSON. Never raises, even if the value's own code does."""
+    try:
+        if too_much := excess(value):  # threat: S26
+            return Unstorable("$", too_much)
+    except Exception as problem:  # noqa: BLE001 - an exception of the value's own code is the finding
+        return Unstorable("$", type(problem).__name__)
     kept = _keep(value)
     if isinstance(kept, Kept):
         return kept
@@ -46,7 +49,7 @@ def _keep(value: object) -> Kept | Unstorable:
         # Converted as read back: a live call must return exactly the value that its replay will.
         plain, written = codec.as_stored(value)
         may_be_deep = len(written) > MAX_DEPTH and written.count(b"[") + written.count(b"{") > MAX_DEPTH
-        if may_be_deep and not _depth_within(plain, MAX_DEPTH):
+        if may_be_deep and not _depth_within(plain, MAX_DEPTH):  # a converted object may be deeper than its fields
             return Unstorable("$", f"it is nested more than {MAX_DEPTH} levels deep")
     except Error as problem:
         path = str(problem.details.get("path", "$"))

@@ -11,7 +11,8 @@ from pydantic import BaseModel, field_serializer
 
 from perdure import codec
 from perdure.codec import Json
-from perdure.tools.results import MAX_DEPTH, Kept, Unstorable, keep
+from perdure.tools.result_bounds import MAX_DEPTH, MAX_RESULT_BYTES, MAX_VALUES
+from perdure.tools.results import Kept, Unstorable, keep
 
 
 class Receipt(BaseModel):
@@ -107,6 +108,26 @@ def test_something_strange_inside_an_object_is_found_at_least_with_it() -> None:
     found = keep([1, Reading([1, object()])])
     assert isinstance(found, Unstorable)
     assert found.path.startswith("$[1]")
+
+
+SIZED: list[Callable[[int], object]] = [
+    lambda size: "x" * (size // 10_000 * MAX_RESULT_BYTES // 20),
+    lambda size: ["x" * (MAX_RESULT_BYTES // 20)] * (size // 10_000),
+    lambda size: [1] * size,
+    lambda size: dict.fromkeys(map(str, range(size // 2))),
+    lambda size: [Reading(1)] * (size // 2),
+    lambda size: Reading([Point(1)] * (size // 2 - 1)),
+]
+
+
+@pytest.mark.parametrize("make", SIZED)
+def test_s26_x5_results_are_kept_up_to_the_bounds(make: Callable[[int], object]) -> None:
+    """S26: 20 parts of the bytes, or all values, are allowed, and one more part is not."""
+    assert isinstance(keep(make(MAX_VALUES)), Kept)
+    found = keep(make(MAX_VALUES + 10_000))
+    assert isinstance(found, Unstorable)
+    assert found.path == "$"
+    assert "more than" in found.reason
 
 
 def test_a_circle_is_not_followed_for_ever() -> None:
