@@ -436,8 +436,8 @@ MUTANTS = [
     Mutant(
         "tool output is not redacted",
         "tools/execute.py",
-        "_redacted(output, beside, ctx.services.redactor)",
-        "output",
+        "offload(weight_of(output), _redacted, output, beside, ctx.services.redactor)",
+        "offload(0, lambda: output)",
         f"{SECRETS} -k 'nowhere_else and memory'",
     ),
     Mutant(

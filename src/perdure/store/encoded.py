@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from base64 import b64decode, b64encode
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -36,6 +36,7 @@ from perdure.ids import (
 )
 from perdure.inbox.admit import Admission, Delivery
 from perdure.inbox.items import Wake
+from perdure.offload import offload
 from perdure.store.live import Piece, SideChannel
 from perdure.store.protocol import Store
 from perdure.store.shapes import START, AlreadyResolved, Annotated, InboxRow, Intervened, Loaded, Resolved, StreamInfo
@@ -169,6 +170,9 @@ class EncodedStore:
     def _blob(self, stream: StreamId, blob: Blob) -> Blob:
         return Blob(_name(stream, blob.hash), blob.media_type, self._encrypt(blob.data, "blob", blob.hash))
 
+    async def _blobs(self, stream: StreamId, blobs: tuple[Blob, ...]) -> tuple[Blob, ...]:
+        return tuple([await offload(len(blob.data), self._blob, stream, blob) for blob in blobs])
+
     def _delivery(self, new: Delivery) -> Delivery:
         encrypted, opening = self._encrypt(new.data, "inbox", new.stream, new.source_key), new.opening
         if opening is not None:
@@ -292,7 +296,8 @@ class EncodedStore:
 
     async def _encrypted(self, new: Delivery) -> Delivery:
         refers = tuple([await self._stored(new.stream, hash) for hash in new.refers])
-        return replace(self._delivery(new), refers=refers)
+        encrypted = await offload(_size(new.blobs), self._delivery, new)
+        return replace(encrypted, refers=refers)
 
     async def _stored(self, stream: StreamId, hash: BlobHash) -> BlobHash:
         """Return the name of a blob in the store: its plain hash, if it was stored before the codec was configured."""
@@ -363,7 +368,7 @@ class EncodedStore:
         encrypted = replace(
             amendment,
             entry=self._entry(stream, amendment.entry),
-            blobs=tuple(self._blob(stream, blob) for blob in amendment.blobs),
+            blobs=await self._blobs(stream, amendment.blobs),
             drops=self._drops(stream, amendment.drops),
             snapshot=self._snapshot(stream, amendment.snapshot),
         )
@@ -375,7 +380,7 @@ class EncodedStore:
         encrypted = replace(
             new,
             entries=tuple(self._entry(new.stream, entry) for entry in new.entries),
-            blobs=tuple(self._blob(new.stream, blob) for blob in new.blobs),
+            blobs=await self._blobs(new.stream, new.blobs),
             label=self._label(new.stream, new.label) or new.label,
         )
         await self._store.create(encrypted)
@@ -500,7 +505,12 @@ class EncodedStore:
             if problem.code is not Code.BLOB_UNKNOWN:
                 raise
             raise Error(Code.BLOB_UNKNOWN, problem.message, blob=hash) from None
-        return Blob(hash, found.media_type, self._open(found.data, "blob", hash))
+        data = await offload(len(found.data), self._open, found.data, "blob", hash)
+        return Blob(hash, found.media_type, data)
+
+
+def _size(blobs: Iterable[Blob]) -> int:
+    return sum(len(blob.data) for blob in blobs)
 
 
 def _name(stream: StreamId, hash: BlobHash) -> BlobHash:

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from perdure.codec import Json
 from perdure.effects.attachments import check_bytes
 from perdure.errors import Code, Error
+from perdure.offload import offload, weight_of
 from perdure.services.secrets import Redactor
 from perdure.tools.catalog import Runnable
 from perdure.tools.contained import GRACE_MS, drive, end_of
@@ -117,7 +118,9 @@ async def run_attempt(
         output = await _attempt(admitted, ctx, threads, left_ms, may_start, beside)
     finally:
         end_output(ctx)
-    return output if isinstance(output, PendingCompletion) else _redacted(output, beside, ctx.services.redactor)
+    if isinstance(output, PendingCompletion):
+        return output
+    return await offload(weight_of(output), _redacted, output, beside, ctx.services.redactor)
 
 
 def _redacted(output: ToolOutput, beside: Sidecar, redactor: Redactor) -> ToolOutput:
@@ -170,7 +173,8 @@ async def _attempt(
         return _timed_out(ended, prepared, ctx, beside)
     if isinstance(ended, Returned) and isinstance(ended.value, PendingCompletion):
         return _pending(ended.value, ctx)
-    return _output(ended, prepared, ctx, beside)
+    size = weight_of(ended.value) if isinstance(ended, Returned) else 0
+    return await offload(size, _output, ended, prepared, ctx, beside)  # threat: T-TOOL-03
 
 
 async def run_to_end(

@@ -15,6 +15,7 @@ from typing import Literal, cast
 
 from perdure.codec import Json
 from perdure.errors import Code, Error
+from perdure.offload import offload, weight_of
 from perdure.services.files.paths import normal, shown
 from perdure.services.files.protocol import SessionFiles
 from perdure.services.files.shapes import FileInfo, FileStat, SessionFile
@@ -113,6 +114,10 @@ async def read_file(
     """
     with _told():
         file = await _existing(ctx.files, path)
+    return await offload(file.size_bytes, _shown_to_model, file, offset, limit)
+
+
+def _shown_to_model(file: SessionFile, offset: int | None, limit: int | None) -> ToolResult:
     data, about = file.data, _about(file)
     if file.encoding == "text":
         seen = window(file.name, file.content or "", offset, limit)
@@ -145,7 +150,8 @@ async def write_file(
         encoding: `text`, or `base64` for binary content.
     """
     with _told():
-        return _about(await _signed(ctx).write_file(path, content, encoding))
+        written = await _signed(ctx).write_file(path, content, encoding)
+        return await offload(written.size_bytes, _about, written)
 
 
 @tool(effect="once", probe=_was_written, title="Edit File")
@@ -161,16 +167,23 @@ async def edit_file(ctx: ToolContext[object], path: str, expected_hash: str, edi
     with _told():
         files = _signed(ctx)
         file = await _existing(files, path)
-        if file.encoding != "text":
-            raise ToolError(f"{shown(file.path)} is not text", code="file_content_invalid")
-        if _hash(file.data) != expected_hash:
-            raise _stale(file, expected_hash)
         old = file.content or ""
-        new = edited(old, edits)
+        new = await offload(file.size_bytes, _edited, file, expected_hash, edits)
         written = await files.write_file_if_content_matches(path, old, "text", new, "text")
         if written is None:
-            raise _stale(await _existing(files, path), expected_hash)
-    return {**_about(written), "edits": len(edits), "diff": diff(shown(written.path), old, new)}
+            now = await _existing(files, path)
+            raise await offload(now.size_bytes, _stale, now, expected_hash)
+    about = await offload(written.size_bytes, _about, written)
+    shown_diff = await offload(weight_of((old, new)), diff, shown(written.path), old, new)
+    return {**about, "edits": len(edits), "diff": shown_diff}
+
+
+def _edited(file: SessionFile, expected_hash: str, edits: list[Edit]) -> str:
+    if file.encoding != "text":
+        raise ToolError(f"{shown(file.path)} is not text", code="file_content_invalid")
+    if _hash(file.data) != expected_hash:
+        raise _stale(file, expected_hash)
+    return edited(file.content or "", edits)
 
 
 def _stale(file: SessionFile, expected: str) -> ToolError:

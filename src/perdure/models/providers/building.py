@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from perdure.errors import Code, Error
 from perdure.models.providers.clients import CONNECT_S, READ_S
 from perdure.models.providers.credentials import address_missing, key_missing, package_missing
+from perdure.models.providers.incoming import opaque_parts
 from perdure.models.providers.names import Provider, Wire
 from perdure.models.providers.profiles import profiles_of
 from perdure.services.llm import ProviderCredentials
@@ -65,7 +66,7 @@ def lacks(provider: Provider, credentials: ProviderCredentials) -> Literal["addr
 
 
 def load(provider: Provider) -> None:
-    """Import a provider's modules. The first import takes seconds, so call this in a thread.
+    """Import a provider's modules and prepare the library's codecs. The first call takes seconds: use a thread.
 
     Raises:
         Error: `model_package_missing`.
@@ -75,6 +76,7 @@ def load(provider: Provider) -> None:
     except ImportError as problem:
         package = problem.name or getattr(problem.__cause__, "name", None) or "its SDK"
         raise package_missing(provider, package) from problem
+    opaque_parts()
 
 
 def is_installed(provider: Provider) -> bool:

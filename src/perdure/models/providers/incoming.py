@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
+from functools import cache
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from perdure.vocab.outcomes import LlmError
 from perdure.vocab.usage import NANO, Usage
 
 if TYPE_CHECKING:
+    from pydantic import TypeAdapter
     from pydantic_ai import messages as m
     from pydantic_ai.usage import RequestUsage
 
@@ -136,11 +138,16 @@ def _citations(given: Sequence[m.Citation]) -> Iterable[Citation]:
 
 
 def _dumped(part: m.ModelResponsePart) -> Json:
+    return opaque_parts().dump_python(part, mode="json")
+
+
+@cache
+def opaque_parts() -> TypeAdapter[m.ModelResponsePart]:
+    """Return the codec of the library's parts. Its construction takes about 50 ms."""
     from pydantic import TypeAdapter
     from pydantic_ai.messages import ModelResponsePart
 
-    adapter: TypeAdapter[m.ModelResponsePart] = TypeAdapter(ModelResponsePart)
-    return adapter.dump_python(part, mode="json")
+    return TypeAdapter(ModelResponsePart)
 
 
 def usage_of(response: m.ModelResponse, model: str) -> Usage:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from perdure.codec import Json, encode
 from perdure.ids import CallId
 from perdure.models.protocol import ModelError, ModelRequest
-from perdure.models.providers.incoming import RESPONSE
+from perdure.models.providers.incoming import RESPONSE, opaque_parts
 from perdure.vocab.messages import (
     Citation,
     File,
@@ -310,8 +310,4 @@ def _cited(citations: tuple[Citation, ...]) -> list[m.Citation] | None:
 
 
 def _restored(part: Opaque) -> m.ModelResponsePart:
-    from pydantic import TypeAdapter
-    from pydantic_ai.messages import ModelResponsePart
-
-    adapter: TypeAdapter[m.ModelResponsePart] = TypeAdapter(ModelResponsePart)
-    return adapter.validate_python(part.state)
+    return opaque_parts().validate_python(part.state)

@@ -153,7 +153,8 @@ class ProviderModel:
         building.check(self.provider, credentials)
         http = clients.http_client()
         if self._built is None or self._built[0] is not http or self._built[1] != credentials:
-            self._built = http, credentials, building.build(self.provider, self.model, credentials, http)
+            built = await asyncio.to_thread(building.build, self.provider, self.model, credentials, http)
+            self._built = http, credentials, built
         return self._built[2], credentials.api_key.reveal() if credentials.api_key else None
 
 

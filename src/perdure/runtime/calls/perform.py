@@ -17,6 +17,7 @@ from perdure.effects.promises import unsigned_key
 from perdure.errors import Error
 from perdure.ids import BlobHash, CallId
 from perdure.models.protocol import Model, ModelError, ModelRequest, kept, made_files
+from perdure.offload import offload, weight_of
 from perdure.runtime.calls.orphaned_calls import PartialReply, cost_of, partial_reply
 from perdure.runtime.calls.reading import ReplySink, StallPolicy, stream_reply
 from perdure.runtime.turns.hydrate import Fetch, hydrated
@@ -204,7 +205,8 @@ async def run_tool(
     duration_ms = max(0, clock.monotonic_ms() - started)
     if isinstance(output, PendingCompletion):
         return ToolRun(ToolCallOutcome(launch=_pending(output, ctx, clock, duration_ms)))
-    output, blobs = _stored(output, beside, ctx, readable=admitted.prepared.readable)
+    size = weight_of((output, beside.images))
+    output, blobs = await offload(size, _stored, output, beside, ctx, readable=admitted.prepared.readable)
     result = CompletedToolCall(call_id=owed.call.id, tool_name=owed.call.name, output=output, duration_ms=duration_ms)
     return ToolRun(ToolCallOutcome(launch=Done(result=result)), blobs)
 

@@ -22,6 +22,7 @@ from perdure.errors import Code, Error
 from perdure.ids import BlobHash, EffectId, InputId, Seq, SessionId, StreamId, TurnId, check_id
 from perdure.inbox.admit import content_admitted
 from perdure.observe.verify import contradictions
+from perdure.offload import offload
 from perdure.runtime.agent import check_agent_name
 from perdure.runtime.sessions.editing import checked_tags, checked_title
 from perdure.runtime.sessions.parts import said
@@ -83,6 +84,25 @@ _UNFINISHED = "the turn was not over when the session was exported; it is not co
 async def export(store: Store, info: StreamInfo, *, now: int) -> bytes:
     """Return all records of a session and the bytes they refer to, one JSON object per line."""
     rows = await store.read(info.stream)
+    size = sum(len(row.data) for row in rows)
+    hashes = await offload(size, _blobs_of, rows)
+    blobs = list[Blob]()
+    for hash in hashes:
+        try:
+            blobs.append(await store.blob(hash, stream=info.stream))
+        except Error as problem:
+            if problem.code is not Code.BLOB_UNKNOWN:
+                raise
+            continue  # the pruned composition of an old turn, not needed any more
+    size += sum(len(blob.data) for blob in blobs)
+    return await offload(size, _written, info, rows, blobs, now)
+
+
+def _blobs_of(rows: Sequence[Row]) -> list[BlobHash]:
+    return list(dict.fromkeys(hash for row in rows for hash in blobs_of(row.record)))
+
+
+def _written(info: StreamInfo, rows: Sequence[Row], blobs: Sequence[Blob], now: int) -> bytes:
     state = fold_all(None, rows)
     head = {
         "type": "perdure_session",
@@ -95,18 +115,10 @@ async def export(store: Store, info: StreamInfo, *, now: int) -> bytes:
         "tags": list(info.tags),
     }
     lines: list[Json] = [head]
-    hashes: dict[BlobHash, None] = {}
     for row in rows:
         lines.append({"type": "record", "seq": row.seq, "at": row.at, "kind": row.kind, "data": decode(row.data)})
-        hashes.update(dict.fromkeys(blobs_of(row.record)))
-    for hash in hashes:
-        try:
-            blob = await store.blob(hash, stream=info.stream)
-        except Error as problem:
-            if problem.code is not Code.BLOB_UNKNOWN:
-                raise
-            continue  # the pruned composition of an old turn, not needed any more
-        told = {"type": "blob", "hash": hash, "media_type": blob.media_type}
+    for blob in blobs:
+        told = {"type": "blob", "hash": blob.hash, "media_type": blob.media_type}
         lines.append({**told, "data": b64encode(blob.data).decode()})
     lines.append({"type": "end", "lines": len(lines), "sha256": digest(lines)})
     return b"".join(one_line_json(encode(line).decode()).encode() + b"\n" for line in lines)

@@ -9,6 +9,7 @@ from perdure.commit.changes import NewStream
 from perdure.errors import Code, Error
 from perdure.ids import SessionId, StreamId
 from perdure.models.providers.history import Imported
+from perdure.offload import offload
 from perdure.runtime.agent import Agent, setup_of
 from perdure.runtime.agents import only_agent
 from perdure.runtime.sessions.archive import history, imported
@@ -34,7 +35,7 @@ async def create(
         Error: `session_exists`, `export_invalid`; `session_unknown` if no agent is given and the runtime has several.
     """
     if isinstance(past, bytes | str):
-        new = imported(stream, past, agent=agent, now=now)
+        new = await offload(len(past), imported, stream, past, agent=agent, now=now)
     else:
         owner = agent or only_agent(agents, session)
         model = setup_of(agents[owner]).model.name if owner in agents else "imported"

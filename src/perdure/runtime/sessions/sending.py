@@ -14,6 +14,7 @@ from perdure.ids import InputId, Tenant, TurnId, check_id
 from perdure.inbox.admit import Admission, Admitted, Conflict, Delivery, Duplicate, delivery
 from perdure.inbox.items import Input
 from perdure.observe.why import dead_lettered_turn
+from perdure.offload import offload, weight_of
 from perdure.runtime.clock import short_id, uuid7
 from perdure.runtime.sessions import verbs
 from perdure.runtime.sessions.parts import MAX_INPUT_BYTES, Content, said, short_text
@@ -74,7 +75,7 @@ class Sending:
         if key is not None:
             key = check_id(key, what="the input key")
         _check_mode(mode, merge_key, model, plugin_input)
-        given = said(content)
+        given = await offload(weight_of(content), said, content)
         now = rt.clock.wall_ms()
         unique = uuid7(now)
         item = Input(

@@ -20,6 +20,7 @@ from perdure.commit.changes import Amendment, NewStream
 from perdure.commit.plan import Entry, Snapshot
 from perdure.errors import Code, Error
 from perdure.ids import DEFAULT_TENANT, Seq, SessionId, Tenant, files_stream, session_stream
+from perdure.offload import offload, weight_of
 from perdure.services.files.factory import SessionFileSystemFactory, SessionFileSystemFactoryContext
 from perdure.services.files.paths import normal, shown
 from perdure.services.files.protocol import SessionFileSystem
@@ -94,7 +95,8 @@ class StoredFiles(SessionFileSystem):
         """Return the content of a file, or None if a later change released it."""
         stream = files_stream(self.sessions.tenant, session_id)
         try:
-            return text_of((await self.store.blob(blob_name(node.hash), stream=stream)).data, node.encoding)
+            blob = await self.store.blob(blob_name(node.hash), stream=stream)
+            return await offload(len(blob.data), text_of, blob.data, node.encoding)
         except Error as problem:
             if problem.code is not Code.BLOB_UNKNOWN:
                 raise
@@ -141,7 +143,8 @@ class StoredFiles(SessionFileSystem):
     async def write_file(self, session_id: SessionId, path: str, content: str, encoding: str = "text") -> SessionFile:
         """Write a file atomically."""
         where = normal(path)
-        tree = await self._change(session_id, lambda tree, by: tree.writing(where, (content, encoding), by))
+        size = weight_of(content)
+        tree = await self._change(session_id, lambda tree, by: tree.writing(where, (content, encoding), by), size)
         return _written(tree, where, content)
 
     async def write_file_if_content_matches(
@@ -156,7 +159,7 @@ class StoredFiles(SessionFileSystem):
         """Write a file if its content matches, atomically under concurrent writes."""
         where = normal(path)
         try:
-            expected = sha256(bytes_of(expected_content, expected_encoding)).hexdigest()
+            expected = await offload(weight_of(expected_content), _digest, expected_content, expected_encoding)
         except Error:
             return None  # no file has such content
 
@@ -166,7 +169,7 @@ class StoredFiles(SessionFileSystem):
                 return None
             return tree.writing(where, (content, encoding), by)
 
-        changed = await self._change_if(session_id, judged)
+        changed = await self._change_if(session_id, judged, weight_of(content))
         return _written(changed, where, content) if changed is not None else None
 
     async def delete_file(self, session_id: SessionId, path: str, recursive: bool = False) -> bool:
@@ -186,20 +189,25 @@ class StoredFiles(SessionFileSystem):
 
     async def seed_initial_file(self, session_id: SessionId, file: InitialFile) -> None:
         """Write an initial file of a session, optionally read-only."""
-        await self._change(session_id, lambda tree, by: tree.seeding([file], by))
+        await self._change(session_id, lambda tree, by: tree.seeding([file], by), weight_of(file.content))
 
     # --- the log
 
-    async def _change(self, session_id: SessionId, judge: Callable[[Tree, str], Change]) -> Tree:
-        changed = await self._change_if(session_id, judge)
+    async def _change(self, session_id: SessionId, judge: Callable[[Tree, str], Change], size: int) -> Tree:
+        changed = await self._change_if(session_id, judge, size)
         assert changed is not None  # this judge always returns a change, or raises
         return changed
 
-    async def _change_if(self, session_id: SessionId, judge: Callable[[Tree, str], Change | None]) -> Tree | None:
-        """Append the change that `judge` derives from the tree, and retry on conflict. Return the new tree, or None."""
+    async def _change_if(
+        self, session_id: SessionId, judge: Callable[[Tree, str], Change | None], size: int = 0
+    ) -> Tree | None:
+        """Append the change that `judge` derives from the tree, and retry on conflict. Return the new tree, or None.
+
+        `size` is the approximate size of the new content.
+        """
         while True:
             before = await self._tree(session_id)
-            change = judge(before, f"{self.signature}.{os.urandom(8).hex()}")
+            change = await offload(size, judge, before, f"{self.signature}.{os.urandom(8).hex()}")
             if change is None:
                 return None
             after = Tree(session_id, before.seq, dict(before.nodes))
@@ -235,7 +243,8 @@ class StoredFiles(SessionFileSystem):
         """Create the log with the session's initial files, atomically and once."""
         if await self.store.stream(session_stream(self.sessions.tenant, session_id)) is None:
             raise _unknown(session_id)
-        change = Tree(session_id).seeding(await self.sessions.seeds(session_id), os.urandom(8).hex())
+        seeds = await self.sessions.seeds(session_id)
+        change = await offload(weight_of(seeds), Tree(session_id).seeding, seeds, os.urandom(8).hex())
         try:
             await self.store.create(beginning(self.sessions.tenant, session_id, change, self.clock.wall_ms()))
         except Error as problem:
@@ -275,6 +284,10 @@ def beginning(tenant: Tenant, session: SessionId, change: Change, at: int) -> Ne
 
 def _entry(record: FilesChanged, seq: Seq, at: int) -> Entry:
     return Entry(KIND, encode(record), at, key=f"files:{seq}")
+
+
+def _digest(content: str, encoding: str) -> str:
+    return sha256(bytes_of(content, encoding)).hexdigest()
 
 
 def _searchable(node: Node) -> bool:

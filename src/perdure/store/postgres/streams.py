@@ -18,6 +18,7 @@ from perdure.vocab.records import FORMAT
 T = TypeVar("T")
 
 MAX_DISTURBED = 100
+STATEMENT_BYTES = 4_000_000
 
 
 async def undisturbed(work: Callable[[], Awaitable[T]]) -> T:
@@ -51,10 +52,21 @@ async def begin_stream(
 async def refer(on: PgTransaction, stream: int, blobs: Iterable[Blob]) -> None:
     """Store missing bytes, and let a stream refer to them."""
     by_hash = {blob.hash: blob for blob in blobs}
-    if by_hash:
-        sorted_blobs = [by_hash[hash] for hash in sorted(by_hash)]
-        media_types, data = [b.media_type for b in sorted_blobs], [b.data for b in sorted_blobs]
-        await on.all("blobs_put", stream, sorted(by_hash), media_types, data)
+    for some in _statements([by_hash[hash] for hash in sorted(by_hash)]):
+        hashes, media_types, data = [b.hash for b in some], [b.media_type for b in some], [b.data for b in some]
+        await on.all("blobs_put", stream, hashes, media_types, data)
+
+
+def _statements(blobs: Iterable[Blob]) -> list[list[Blob]]:
+    """Divide blobs into statements: the driver copies the bytes of one in one step of the event loop."""
+    found, size = list[list[Blob]](), 0
+    for blob in blobs:
+        size += len(blob.data)
+        if not found or size > STATEMENT_BYTES:
+            found.append([])
+            size = len(blob.data)
+        found[-1].append(blob)
+    return found
 
 
 async def relabel(on: PgTransaction, stream: int, name: StreamId, label: Label) -> None:

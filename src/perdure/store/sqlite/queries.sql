@@ -68,6 +68,9 @@ WHERE b.hash = ? AND s.tenant = ? LIMIT 1
 -- name: blob_unrefer
 DELETE FROM blob_refs WHERE stream = ? AND blob = ?
 
+-- name: blob_size
+SELECT length(data) FROM blobs WHERE hash = ?
+
 -- name: blob_read
 SELECT media_type, data FROM blobs WHERE hash = ?
 

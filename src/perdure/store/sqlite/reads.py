@@ -165,6 +165,12 @@ def _info(row: Cells, alive: set[WorkerId]) -> StreamInfo:
     )
 
 
+def blob_size(on: Statements, hash: BlobHash) -> int:
+    """Return the size of stored bytes without reading them; 0 if they are unknown."""
+    found = on.one("blob_size", (hash,))
+    return found[0] if found else 0
+
+
 def blob(on: Statements, hash: BlobHash, stream: StreamId | None) -> Blob:
     """Return stored bytes; with `stream`, only if that stream refers to them."""
     found = on.one("blob_read", (hash,)) if stream is None else on.one("blob_read_held", (hash, stream))

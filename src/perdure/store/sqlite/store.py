@@ -19,6 +19,7 @@ from perdure.commit.plan import Blob, Entry, Plan, Receipt, check_budget
 from perdure.errors import Code, Error
 from perdure.ids import BlobHash, PromiseId, Seq, StreamId, Tenant, WorkerId
 from perdure.inbox.admit import Admission, Delivery, Waiting, stream_unknown
+from perdure.offload import LARGE_BYTES
 from perdure.store.locks import WorkerLocks, boot_id
 from perdure.store.permits import Permit, PermitRequest
 from perdure.store.private import diagnose, make_folder
@@ -502,7 +503,9 @@ class SqliteStore:
 
     async def blob(self, hash: BlobHash, *, stream: StreamId | None = None) -> Blob:
         """Return stored bytes; with `stream`, only if that stream refers to them."""
-        return self._reading().point(lambda on: reads.blob(on, hash, stream))
+        if self._reading().point(lambda on: reads.blob_size(on, hash)) <= LARGE_BYTES:
+            return self._reading().point(lambda on: reads.blob(on, hash, stream))
+        return await self._reading().bulk(lambda on: reads.blob(on, hash, stream))
 
     async def version(self) -> int:
         """Return a number that changes when another process or store object has committed, but not this one.

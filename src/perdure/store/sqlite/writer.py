@@ -21,6 +21,7 @@ from typing import Generic, TypeVar
 
 from perdure.clock import Clock
 from perdure.errors import Code, Error
+from perdure.offload import LARGE_BYTES
 from perdure.store.answer import Answer
 from perdure.store.shapes import Counters
 from perdure.store.sqlite.failures import failure, is_busy, is_io
@@ -120,7 +121,7 @@ class Writer:
         with self._mutex:
             if self._closing:
                 raise Error(Code.RUNTIME_CLOSED, "the store is closed")
-            inline = self._may_commit_here()
+            inline = weight <= LARGE_BYTES and self._may_commit_here()  # threat: T-TOOL-03
             self._in_flight += 1
             if inline:
                 self._busy = True
