@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests import watchdog
 from tests.postgres import Server, faked, memory_disk
 
 _schemas = itertools.count(1)
@@ -25,6 +26,11 @@ if "TMPDIR" not in os.environ and (roomy := memory_disk()):  # a commit waits a 
     os.environ["TMPDIR"] = tempfile.tempdir = str(roomy)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell: the commands would ignore it too
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Watch the event loops of all tests."""
+    config.pluginmanager.register(watchdog)
 
 
 @pytest.hookimpl(tryfirst=True)  # before the tests are selected by marker

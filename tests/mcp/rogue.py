@@ -88,6 +88,8 @@ def answer(how: str, id: object, method: str) -> None:
                 say({"jsonrpc": "2.0", "id": one, "result": FINE})
             injected: dict[str, object] = {"content": [{"type": "text", "text": TOKEN}]}
             result = {"unreadable": UNREADABLE, "telling": TELLING, "injects": injected}.get(how, FINE)
+            if how == "large":
+                result = {"content": [{"type": "text", "text": "x" * (6 * 1024 * 1024)}]}
         case _:
             say({"jsonrpc": "2.0", "id": id, "error": {"code": -32601, "message": "there is no such thing"}})
             return

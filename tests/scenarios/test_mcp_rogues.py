@@ -270,3 +270,8 @@ async def test_a_server_that_forgot_the_session_is_connected_to_again(new_store:
             first, second = await results(session)
     assert first == "fine" or first["code"] == "mcp_not_connected", "a call that was not sent is safe to repeat"
     assert second == "fine"
+
+
+async def test_t_tool_03_large_answer_holds_no_step(new_store: NewStore) -> None:
+    _, told = await names_and_answer(new_store, {"r": config("large")})
+    assert told["truncated"]

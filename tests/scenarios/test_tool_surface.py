@@ -429,6 +429,7 @@ async def test_tool_progress_is_published_after_earlier_records_commit(new_store
         assert heard.index("tool.progress") > heard.index("EffectSettled")
 
 
+@pytest.mark.holds_the_loop("the tool reports 20,000 times in one step")
 @pytest.mark.parametrize("threaded", [False, True])
 async def test_a_flood_slows_nothing_and_says_how_much_was_lost(app: App, threaded: bool) -> None:
     watching, watched = asyncio.Event(), threading.Event()

@@ -6,6 +6,7 @@ from dev.mutants.mutant import Mutant
 
 FILES = "tests/scenarios/test_files.py"
 FILE_LAWS = "tests/conformance/test_files.py"
+LARGE = "tests/scenarios/test_large_inputs.py"
 
 MUTANTS = [
     Mutant(
@@ -182,5 +183,47 @@ MUTANTS = [
         "print(one_line_json(encode(fields).decode()), flush=True)",
         "print(encode(fields).decode(), flush=True)",
         "tests/e2e/test_terminal.py -k json",
+    ),
+    Mutant(
+        "work on a large value runs on the event loop",
+        "offload.py",
+        "    if size <= LARGE_BYTES:\n        return function",
+        "    if True:\n        return function",
+        f"{LARGE} -k 'large and memory and plain'",
+    ),
+    Mutant(
+        "a cancellation loses the result of work on a large value",
+        "offload.py",
+        "            cancelled = True\n",
+        "            raise\n",
+        "tests/unit/test_offload.py -k 'after_the_result'",
+    ),
+    Mutant(
+        "a large object counts as small",
+        "offload.py",
+        "count, parts = len(known), known\n    if",
+        "count, parts = 0, []\n    if",
+        "tests/unit/test_offload.py -k 'are_found'",
+    ),
+    Mutant(
+        "a large result is encoded on the event loop",
+        "tools/execute.py",
+        "return await offload(size, _output, ended, prepared, ctx, beside)",
+        "return _output(ended, prepared, ctx, beside)",
+        f"{LARGE} -k 'results and wide and memory and plain'",
+    ),
+    Mutant(
+        "a large file is shown to a model on the event loop",
+        "tools/files.py",
+        "return await offload(file.size_bytes, _shown_to_model, file, offset, limit)",
+        "return _shown_to_model(file, offset, limit)",
+        f"{LARGE} -k 'files and text and memory and plain'",
+    ),
+    Mutant(
+        "an archive is read on the event loop",
+        "runtime/sessions/importing.py",
+        "await offload(len(past), imported, stream, past, agent=agent, now=now)",
+        "imported(stream, past, agent=agent, now=now)",
+        f"{LARGE} -k 'archives and memory and plain'",
     ),
 ]

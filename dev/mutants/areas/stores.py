@@ -354,4 +354,25 @@ MUTANTS = [
         "            self.lapses[worker] += 0",
         "tests/conformance/test_stores.py -k 'Sqlite and counted'",
     ),
+    Mutant(
+        "a large write commits on the event loop",
+        "store/sqlite/writer.py",
+        "inline = weight <= LARGE_BYTES and self._may_commit_here()",
+        "inline = self._may_commit_here()",
+        "tests/scenarios/test_large_inputs.py -k 'very_large and plain'",
+    ),
+    Mutant(
+        "a large blob is read on the event loop",
+        "store/sqlite/store.py",
+        "if self._reading().point(lambda on: reads.blob_size(on, hash)) <= LARGE_BYTES:",
+        "if True:",
+        "tests/scenarios/test_large_inputs.py -k 'very_large and plain'",
+    ),
+    Mutant(
+        "large bytes are decrypted on the event loop",
+        "store/encoded.py",
+        'await offload(len(found.data), self._open, found.data, "blob", hash)',
+        'self._open(found.data, "blob", hash)',
+        "tests/scenarios/test_large_inputs.py -k 'very_large and sealed'",
+    ),
 ]
