@@ -234,9 +234,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @contextmanager
 def _watched(item: pytest.Item) -> Generator[None]:
-    """Fail a phase of a test that ends otherwise without a failure."""
+    """Fail a phase of a test; a phase that fails by itself gets the findings as a note."""
     watchdog.findings.clear()
-    yield
+    try:
+        yield
+    except Exception as problem:
+        for finding in watchdog.findings:
+            problem.add_note(str(finding))
+        raise
     if watchdog.findings and item.get_closest_marker("holds_the_loop") is None:
         pytest.fail("\n".join(map(str, watchdog.findings)), pytrace=False)
 
