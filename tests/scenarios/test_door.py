@@ -104,7 +104,7 @@ async def over(rt: Runtime) -> SessionTask:
     return task
 
 
-async def test_s1_background_run_waits_for_approval_before_its_task_exists(app: App) -> None:
+async def test_s1_d0_background_run_waits_for_approval_before_its_task_exists(app: App) -> None:
     ran: list[Json] = []
     model, tuning = scripted(spawn("refund", {"cents": 7})), RuntimeOptions(idle_timeout_s=0.0)
     rt = await app.open(model, SpawnBackgroundTool(), Refund(ran), tuning=tuning)
@@ -147,7 +147,7 @@ async def test_s1_approver_edits_the_arguments_of_a_background_run(app: App) -> 
 
 @pytest.mark.parametrize("schedule", [None, {"cron_expression": "*/10 * * * *"}])
 @pytest.mark.parametrize("name", ["refund", "report"])
-async def test_s1_arguments_of_a_background_run_match_its_schema(app: App, name: str, schedule: Json) -> None:
+async def test_s1_d0_arguments_of_a_background_run_match_its_schema(app: App, name: str, schedule: Json) -> None:
     ran: list[Json] = []
     more: dict[str, Json] = {"schedule": schedule} if schedule else {}
     model = scripted(spawn(name, {"cents": "all of it", "x": 1}, **more))
@@ -161,7 +161,7 @@ async def test_s1_arguments_of_a_background_run_match_its_schema(app: App, name:
 
 
 @pytest.mark.parametrize("schedule", [None, {"cron_expression": "*/10 * * * *"}])
-async def test_s1_removed_tool_does_not_run_in_the_background(app: App, schedule: Json) -> None:
+async def test_s1_d0_removed_tool_does_not_run_in_the_background(app: App, schedule: Json) -> None:
     ran: list[Json] = []
     more: dict[str, Json] = {"schedule": schedule} if schedule else {}
     script = {

@@ -33,6 +33,8 @@ def shape_problem(schema: Json) -> str | None:
         nodes = _Expansion(schema).nodes()
     except _OutOfBounds as problem:
         return str(problem)
+    except UnicodeEncodeError:
+        return "its text contains a lone surrogate, which UTF-8 cannot encode"
     except RecursionError:
         return f"it is nested more than {MAX_DEPTH} levels deep"
     return f"it has more than {MAX_NODES} subschemas, references expanded" if nodes > MAX_NODES else None

@@ -55,6 +55,7 @@ REFUSED: dict[str, tuple[Json, str]] = {
     "no text": ({"type": "object", "$ref": 3}, "another document"),
     "deep": (deep(3000), "levels deep"),
     "wide": ({"type": "object", "anyOf": [{"type": "string"}] * 1_001}, "subschemas"),
+    "no utf-8": ({"type": "object", "description": "\udfff"}, "surrogate"),
     "long": ({"type": "object", "description": "x" * 200_000}, "bytes"),
 }
 

@@ -15,7 +15,7 @@ from typing import Literal, cast
 
 import msgspec
 
-from perdure.codec import Json
+from perdure.codec import Json, encode
 from perdure.errors import Code, Error
 from perdure.tools.steps import StepEffect
 
@@ -87,7 +87,8 @@ def parse(config: Mapping[str, Json] | str | Path) -> dict[str, ServerConfig]:
             raise _wrong(f"invalid server name {name!r}", "a name has 1 to 32 letters, digits, _ and -")
         try:
             one = given if isinstance(given, ServerConfig) else msgspec.convert(given, ServerConfig)
-        except msgspec.ValidationError as problem:
+            encode(one)
+        except (msgspec.ValidationError, UnicodeEncodeError) as problem:
             raise _wrong(f"invalid configuration of the MCP server {name!r}", str(problem)) from None
         if not one.disabled:
             found[name] = one
