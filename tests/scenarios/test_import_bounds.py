@@ -121,6 +121,17 @@ def effect(kind: str, id: str) -> Callable[[Lines], None]:
     return lambda lines: nth(lines, kind)["data"].update(id=id)
 
 
+def everywhere(old: str, new: str) -> Callable[[Lines], None]:
+    """Name one effect by another id in all of its records, so that the log agrees with itself."""
+
+    def change(lines: Lines) -> None:
+        for line in lines:
+            if line["type"] == "record" and line["data"].get("id") == old:
+                line["data"]["id"] = new
+
+    return change
+
+
 def child(**data: object) -> Callable[[Lines], None]:
     return lambda lines: inserted(lines, "child_ended", {"child": "zz", "turn": "t", "status": "finished", **data})
 
@@ -142,6 +153,9 @@ WRONG: list[Callable[[Lines], None]] = [
     effect("effect_started", "m1.1_0"),
     effect("effect_settled", "p/step:x"),
     effect("effect_settled", "c1.x/step:y"),
+    everywhere("m1.1", "m01.1"),
+    everywhere("m1.1", "m1.1_0"),
+    everywhere("m1.1", "m99999999999999999999.1"),
     claim(0),
     claim(7),
     lambda lines: nth(lines, "turn_opened")["data"].update(from_turn=10**12),

@@ -24,6 +24,13 @@ IMPORTS = "tests/scenarios/test_import_bounds.py"
 
 MUTANTS = [
     Mutant(
+        "an import accepts an effect id that this version cannot give",
+        "runtime/sessions/archive.py",
+        "if ref.id != effect or not all(0 <= (n or 0) <= MAX_RECORDS for n in numbers):",
+        "if False:",
+        "tests/scenarios/test_import_bounds.py -k 's23_import_refuses'",
+    ),
+    Mutant(
         "an imported past chooses its agent",
         "runtime/sessions/archive.py",
         "for record in (*_closing(rows), SessionImported(agent=owner))]",

@@ -11,6 +11,13 @@ FILES = "tests/scenarios/test_files.py"
 
 MUTANTS = [
     Mutant(
+        "a checkpoint runs where no lock prevents the WAL-reset bug",
+        "store/sqlite/write_lock.py",
+        "return fcntl is not None or is_fixed()",
+        "return True",
+        "tests/unit/store/test_sqlite_wal_reset.py -k s15_no_checkpoint",
+    ),
+    Mutant(
         "a commit happens while another process moves the write-ahead log",
         "store/sqlite/write_lock.py",
         "        except BlockingIOError:\n            return False\n",

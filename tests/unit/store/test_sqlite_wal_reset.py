@@ -90,8 +90,16 @@ async def test_s15_no_checkpoint_runs_where_no_lock_prevents_the_bug(
     monkeypatch.setattr(writer, "CHECKPOINT_BYTES", 1)
     store = await opened(path, ANN)
     claim = await owned(store, "one", ANN)
+    steps: list[str] = []
+    watched = store._writer._connection if store._writer is not None else None  # pyright: ignore[reportPrivateUsage]
+    assert watched is not None
+    watched.set_trace_callback(steps.append)
     for n in range(1, 20):
         await store.append(plan(claim, ANN, n, entry("x" * 500)))
+    await asyncio.to_thread(store._empty_wal)  # pyright: ignore[reportPrivateUsage]
+    watched.set_trace_callback(None)
+    assert [step for step in steps if "wal_checkpoint" in step] == []
+    assert any(step.startswith("COMMIT") for step in steps), "the steps of the writer were seen"
     assert path.with_name("store.db-wal").stat().st_size > 10_000
     assert (write_lock.diagnose().status, write_lock.diagnose().what) == ("warn", "wal reset")
     await store.close()
