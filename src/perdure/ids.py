@@ -104,6 +104,11 @@ def tasks_stream(tenant: Tenant, session: SessionId) -> StreamId:
     return StreamId(join(tenant, "tasks", session))
 
 
+def audit_stream(tenant: Tenant, month: str) -> StreamId:
+    """Return the stream with the audited acts of a tenant in one month, such as `2026-11`."""
+    return StreamId(join(tenant, "audit", month))
+
+
 def stream_names(stream: StreamId) -> tuple[Tenant, str, str]:
     """Return tenant, kind and name of a stream: the inverse of the functions above."""
     tenant, kind, name = split(stream)

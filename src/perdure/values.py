@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from perdure.observe.pending import PendingItem
 from perdure.observe.why import Explanation
+from perdure.runtime.audit import AuditedAct
 from perdure.runtime.deps import DepsContext
 from perdure.runtime.instructions import InstructionsContext
 from perdure.tools.context import Cancellation
@@ -13,6 +14,7 @@ from perdure.vocab.usage import Usage
 
 __all__ = [
     "AttachmentRef",
+    "AuditedAct",
     "Cancellation",
     "DepsContext",
     "Explanation",

@@ -19,6 +19,8 @@ COMMANDS = (
     "approvals settle",
     "approvals show",
     "approvals watch",
+    "audit",
+    "audit list",
     "db",
     "db check",
     "db migrate",

@@ -67,6 +67,7 @@ FRONTS = {
     "perdure.tools": ["Image", "ToolRegistry", "ToolResult"],
     "perdure.values": [
         "AttachmentRef",
+        "AuditedAct",
         "Cancellation",
         "DepsContext",
         "Explanation",
@@ -78,9 +79,9 @@ FRONTS = {
 }
 
 RUNTIME = [
-    "agents", "approvals", "drain", "files", "get_process", "get_session", "import_session", "list_sessions", "models",
-    "peek", "processes", "ready", "resolve", "schedule", "schedules", "session", "start", "start_command", "tasks",
-    "tenant", "triggers", "worker_id",
+    "agents", "approvals", "audit", "drain", "files", "get_process", "get_session", "import_session", "list_sessions",
+    "models", "peek", "processes", "ready", "resolve", "schedule", "schedules", "session", "start", "start_command",
+    "tasks", "tenant", "triggers", "worker_id",
 ]  # fmt: skip
 SESSION = [
     "answer", "ask", "cancel", "cancel_input", "cancel_waits", "delete", "events", "export", "files", "grants", "id",

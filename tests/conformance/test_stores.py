@@ -23,6 +23,7 @@ from perdure.testing.laws import Bench, StoreLaws
 from perdure.testing.laws.amendments import AmendmentLaws
 from perdure.testing.laws.append import AppendLaws
 from perdure.testing.laws.asks import AskLaws
+from perdure.testing.laws.audits import AuditLaws
 from perdure.testing.laws.blobs import BlobLaws
 from perdure.testing.laws.changes import ChangeLaws
 from perdure.testing.laws.claims import ClaimLaws
@@ -191,6 +192,7 @@ class PayloadLaws(
     SendLaws,
     PromiseLaws,
     AskLaws,
+    AuditLaws,
     BlobLaws,
     SnapshotLaws,
     StreamLaws,

@@ -42,7 +42,7 @@ async def test_nothing_is_written_that_cannot_be_read_again(app: App) -> None:
     await session.ask("hi")
     bad: list[Callable[[], object]] = [
         lambda: session.cancel(reason=None),  # type: ignore[arg-type]
-        lambda: session.cancel(origin=7),  # type: ignore[arg-type]
+        lambda: session.cancel(by=7),  # type: ignore[arg-type]
         lambda: session.cancel(7),  # type: ignore[arg-type]
         lambda: session.cancel(reason="\ud800"),
         lambda: session.cancel(reason="x" * 10_000),

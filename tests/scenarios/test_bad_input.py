@@ -67,7 +67,7 @@ async def test_names_and_instructions_accept_subclasses_of_str(app: App) -> None
             sent = await session.send("hi", key=Shout("k"))
             assert (await sent.result(timeout=10)).text == "ok"
             assert (await session.send("hi", key="k")).is_duplicate
-            assert await session.cancel(reason=Shout("r"), origin=Shout("o")) == "unknown"
+            assert await session.cancel(reason=Shout("r"), by=Shout("o")) == "unknown"
 
 
 @pytest.mark.parametrize("part", [Text(text=5), 5, None])  # type: ignore[arg-type]

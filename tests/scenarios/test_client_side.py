@@ -10,6 +10,7 @@ import pytest
 
 from perdure import Code, Error, RuntimeOptions, ToolContext, tool
 from perdure.codec import Json
+from perdure.commit.changes import Audit
 from perdure.events import RecordEvent
 from perdure.ids import PromiseId, StreamId
 from perdure.models.scripted import ScriptedModel, call, calls, say
@@ -460,11 +461,11 @@ async def test_results_are_refused_together_after_a_concurrent_result(
     together = answers.resolve_all
 
     async def somebody_is_quicker(
-        rt: RuntimeCore, stream: StreamId, given: Sequence[tuple[EventKey, Resolution, int | None]]
+        rt: RuntimeCore, stream: StreamId, given: Sequence[tuple[EventKey, Resolution, int | None]], *, audit: Audit
     ) -> dict[PromiseId, Resolution]:
         monkeypatch.setattr(answers, "resolve_all", together)
         await session.post_result(second, "theirs")
-        return await together(rt, stream, given)
+        return await together(rt, stream, given, audit=audit)
 
     monkeypatch.setattr(answers, "resolve_all", somebody_is_quicker)
     with pytest.raises(Error) as caught:

@@ -127,7 +127,7 @@ async def test_redacted_input_is_missing_from_log_and_model_requests(app: App) -
     session = await rt.session("s", agent="a")
     await session.ask(["my card is CARD-4111", Attachment("image/png", PNG)])
     seq = await seq_of(session, InputAdmitted)
-    assert await session.redact(seq, origin="privacy desk") is True
+    assert await session.redact(seq, by="privacy desk") is True
     await session.ask("and now?")
     shown = encode(model.requests[-1].messages).decode()
     assert "CARD-4111" not in shown

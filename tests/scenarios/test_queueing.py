@@ -46,7 +46,7 @@ async def test_why_says_behind_what_an_input_waits(app: App) -> None:
 async def test_an_input_that_waits_can_be_taken_back(app: App) -> None:
     model, session = await busy(app, "one", "two")
     one, two = await session.send("one", key="k"), await session.send("two")
-    assert (await session.cancel_input(one, reason="never mind", origin="maria")).outcome == "cancelled"
+    assert (await session.cancel_input(one, reason="never mind", by="maria")).outcome == "cancelled"
     assert (await session.cancel_input(one)).outcome == "already_cancelled"
     assert (await session.cancel_input("in_nothing")).outcome == "not_found"
     model.go[0].set()

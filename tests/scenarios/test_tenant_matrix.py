@@ -50,7 +50,7 @@ from tests.scenarios.test_content import PNG
 
 CANARY = "canary-4711"
 VICTIM, EVIL = Tenant("default"), Tenant("evil")
-KINDS = ("session", "process", "schedule", "trigger", "files")
+KINDS = ("session", "process", "schedule", "trigger", "files", "audit")
 SERVICES = (
     *("sessions", "messages", "files", "attachments", "secrets"),
     *("schedules", "tasks", "processes", "triggers", "tools"),

@@ -11,8 +11,69 @@ CLIENTS = "tests/scenarios/test_client_side.py"
 INTERRUPT = "tests/scenarios/test_interrupting.py"
 QUEUE = "tests/scenarios/test_queueing.py"
 SECRETS = "tests/scenarios/test_secrets.py"
+AUDIT = "tests/scenarios/test_audit.py"
+AUDIT_LAWS = "tests/conformance/test_stores.py"
 
 MUTANTS = [
+    Mutant(
+        "an audited act commits without its entry",
+        "store/sqlite/changes.py",
+        "for note in audit:  # threat",
+        "for note in ():  # threat",
+        "tests/crash/test_audit.py -k 'session_deleted-sqlite'",
+    ),
+    Mutant(
+        "a decision that came too late has an entry as if it were made",
+        "store/sqlite/store.py",
+        "changes.put_audit(tx, audit if isinstance(resolved, Accepted) else ())",
+        "changes.put_audit(tx, audit)",
+        f"{AUDIT} -k 'second_decision and sqlite'",
+    ),
+    Mutant(
+        "a control write whose note was left out has an audit entry",
+        "store/sqlite/changes.py",
+        "intervention.audit if all(one.new for one in noted) else ()",
+        "intervention.audit",
+        f"{AUDIT_LAWS} -k 'TestSqlite and change_without_effect and intervene'",
+    ),
+    Mutant(
+        "a field of an audit entry has any length",
+        "runtime/audit.py",
+        'return text if len(text) <= MAX_FIELD_CHARS else f"{text[: MAX_FIELD_CHARS - 1]}…"',
+        "return text",
+        f"{AUDIT} -k 't_aud_02 and memory'",
+    ),
+    Mutant(
+        "a key that was passed as a name is in the audit log",
+        "runtime/audit.py",
+        "return _bounded(without_keys(text))",
+        "return _bounded(text)",
+        f"{AUDIT} -k 'without_signatures and memory'",
+    ),
+    Mutant(
+        "an export is recorded after its bytes were read",
+        "runtime/sessions/session.py",
+        'await rt.audit_log.record(self._ref.tenant, act("session_exported", who, session=self.id))\n'
+        "        return await export(rt.store, info, now=rt.clock.wall_ms())",
+        "data = await export(rt.store, info, now=rt.clock.wall_ms())\n"
+        '        await rt.audit_log.record(self._ref.tenant, act("session_exported", who, session=self.id))\n'
+        "        return data",
+        f"{AUDIT} -k 'before_the_first_byte and memory'",
+    ),
+    Mutant(
+        "forged keys fill the audit log",
+        "runtime/audit.py",
+        "if count > MAX_REFUSALS:",
+        "if False:",
+        f"{AUDIT} -k 'flood'",
+    ),
+    Mutant(
+        "one wrong clock deletes the audit log",
+        "runtime/audit.py",
+        "oldest = min(await self._store.now(), self._clock.wall_ms())",
+        "oldest = self._clock.wall_ms()",
+        f"{AUDIT} -k 'clock_of_one_worker'",
+    ),
     Mutant(
         "a prefix of an approval's id decides it",
         "runtime/sessions/approvals.py",
@@ -93,8 +154,8 @@ MUTANTS = [
     Mutant(
         "a cancel request does not wake the session",
         "runtime/sessions/verbs.py",
-        "Intervention(session.stream, delivery=wake, notes=(Entry.of(request, at=now),))",
-        "Intervention(session.stream, notes=(Entry.of(request, at=now),))",
+        "Intervention(session.stream, delivery=wake, notes=(Entry.of(request, at=now),), audit=audit)",
+        "Intervention(session.stream, notes=(Entry.of(request, at=now),), audit=audit)",
         f"{INTERRUPT} -k 'cancel_of_a_parked_turn and sqlite'",
     ),
     Mutant(

@@ -59,8 +59,8 @@ MUTANTS = [
     Mutant(
         "a parent is notified after the deletion of its sub-agent, not with it",
         "runtime/sessions/verbs.py",
-        "deleted = await rt.store.delete(stream, beside=beside, edges=edges, outbox=told)",
-        "deleted = await rt.store.delete(stream, beside=beside, edges=edges)\n"
+        "deleted = await rt.store.delete(stream, beside=beside, edges=edges, outbox=told, audit=audit)",
+        "deleted = await rt.store.delete(stream, beside=beside, edges=edges, audit=audit)\n"
         "    for one in told:\n        await rt.store.admit(one)",
         "tests/crash/test_subagents.py -k 'deletion_of_a_subagent and sqlite'",
     ),

@@ -338,8 +338,8 @@ MUTANTS = [
     Mutant(
         "files: the files of a deleted session stay",
         "runtime/sessions/verbs.py",
-        "store.delete(stream, beside=beside, edges=edges, outbox=told)",
-        "store.delete(stream, edges=edges, outbox=told)",
+        "store.delete(stream, beside=beside, edges=edges, outbox=told, audit=audit)",
+        "store.delete(stream, edges=edges, outbox=told, audit=audit)",
         f"{FILES} -k 'go_with_their_session and memory'",
     ),
     Mutant(
@@ -373,8 +373,8 @@ MUTANTS = [
     Mutant(
         "the visibility entries of a deleted session pass to its namesake",
         "runtime/sessions/verbs.py",
-        "beside=beside, edges=edges, outbox=told)",
-        "beside=beside, outbox=told)",
+        "beside=beside, edges=edges, outbox=told, audit=audit)",
+        "beside=beside, outbox=told, audit=audit)",
         "tests/scenarios/test_process_visibility.py -k 'takes_its_edges and memory'",
     ),
     Mutant(

@@ -8,6 +8,20 @@ STORES = "tests/conformance/test_stores.py"
 
 MUTANTS = [
     Mutant(
+        "an audited act commits without its entry on a database server",
+        "store/postgres/log.py",
+        "for note in audit:  # threat",
+        "for note in ():  # threat",
+        "tests/crash/test_audit.py -k 'session_deleted-postgres'",
+    ),
+    Mutant(
+        "the entry of a deletion is written after its commit on a database server",
+        "store/postgres/changes.py",
+        "        await put_audit(on, audit if deleted else (), now)",
+        "    await put_audit(on, audit if deleted else (), now)",
+        f"{STORES} -k 'TestPostgres and without_its_audit_record and delete'",
+    ),
+    Mutant(
         "senders on a database server fill a queue past its limit",
         "store/postgres/migrations/0001_init.sql",
         "    SELECT pg_advisory_xact_lock(hashtextextended('perdure inbox', $1));\n",

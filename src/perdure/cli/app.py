@@ -11,6 +11,7 @@ import typer
 from perdure.cli import exits
 from perdure.cli.commands import (
     approvals,
+    audit,
     db,
     demo,
     doctor,
@@ -74,6 +75,7 @@ app.add_typer(workers.app, name="workers")
 app.add_typer(models.app, name="models")
 app.command()(usage.usage)
 app.add_typer(mcp.app, name="mcp")
+app.add_typer(audit.app, name="audit")
 app.add_typer(journal.app, name="journal")
 app.command()(why.why)
 app.command()(resolve.resolve)

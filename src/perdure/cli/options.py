@@ -57,3 +57,28 @@ def approver(by: str) -> str:
             because="the operating system has no name for this user",
             hint="--by NAME",
         ) from None
+
+
+def moment(when: str, now_ms: int) -> int:
+    """Return the time of `--since` in milliseconds: an age such as 7d, or a day.
+
+    Raises:
+        Error: `invalid_argument`.
+    """
+    from datetime import UTC, datetime
+
+    from perdure.errors import Code, Error
+    from perdure.tools.durations import to_ms
+
+    if (ago := to_ms(when)) is not None:
+        return now_ms - ago
+    try:
+        day = datetime.fromisoformat(when)
+    except ValueError:
+        raise Error(
+            Code.INVALID_ARGUMENT,
+            f"invalid time {when!r:.40}",
+            because="expected a duration or a date",
+            hint="--since 7d, --since 2026-11-01",
+        ) from None
+    return int((day if day.tzinfo else day.replace(tzinfo=UTC)).timestamp() * 1000)

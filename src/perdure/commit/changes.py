@@ -4,6 +4,8 @@ whole new streams.
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import msgspec
 
 from perdure.commit.plan import Entry, Snapshot
@@ -35,6 +37,14 @@ class Note(msgspec.Struct, frozen=True, gc=False):
     label: Label | None = None
 
 
+Audit: TypeAlias = tuple[Note, ...]
+"""Records of a change for the audit log, in the transaction of the change.
+
+A change that took no effect writes none of them. Their stream must exist, and has no other locks taken after its own:
+every store writes them last.
+"""
+
+
 class Redaction(msgspec.Struct, frozen=True, gc=False):
     """Physical removal of a record's content, at most once per record.
 
@@ -55,6 +65,7 @@ class Redaction(msgspec.Struct, frozen=True, gc=False):
     known_seq: Seq = Seq(0)
     known_inbox: int = 0
     answers: tuple[tuple[PromiseId, Resolution], ...] = ()
+    audit: Audit = ()
 
 
 REDACTED = "redacted"
@@ -83,6 +94,7 @@ class NewStream(msgspec.Struct, frozen=True, gc=False):
     admissions: tuple[Remembered, ...] = ()
     label: Label = Label()
     beside: StreamId | None = None
+    audit: Audit = ()
 
 
 class Amendment(msgspec.Struct, frozen=True, gc=False):
@@ -115,7 +127,7 @@ class Intervention(msgspec.Struct, frozen=True, gc=False):
     `outbox` go into the inboxes of other streams; a rejected one changes nothing.
 
     Nothing is written if the delivery was admitted before, the pause state is already as requested, or a log key of
-    `unless` is taken.
+    `unless` is taken. `audit` is left out if a note was.
     """
 
     stream: StreamId
@@ -126,6 +138,7 @@ class Intervention(msgspec.Struct, frozen=True, gc=False):
     pause: Pause | None = None
     outbox: tuple[Delivery, ...] = ()
     unless: tuple[str, ...] = ()
+    audit: Audit = ()
 
 
 def check_admissions(new: NewStream) -> None:

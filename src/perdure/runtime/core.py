@@ -18,6 +18,7 @@ from perdure.observe.hub import Hub
 from perdure.processes.registration import check_process_id
 from perdure.runtime.agent import Agent
 from perdure.runtime.agents import agent_unknown, by_name, only_agent, seeds_of
+from perdure.runtime.audit import Audit, AuditLog
 from perdure.runtime.calls.orphaned_calls import StoredPartialStreams
 from perdure.runtime.clock import short_id
 from perdure.runtime.files import Files, FilesGiven
@@ -101,6 +102,7 @@ class RuntimeCore:
         self.sources = Sources(self.store, self.hub, self.texts)
         self.results = Results()
         self.secrets = Secrets(self.store)
+        self.audit_log = AuditLog(self.store, self.clock, self._readable, int(options.audit_retention_s * 1000))
         self._bind(own)
         self.worker_id = WorkerId(short_id("w", self.clock.wall_ms()))
         self.work = worker if isinstance(worker, WorkerOptions) else WorkerOptions()
@@ -126,6 +128,7 @@ class RuntimeCore:
         self.schedules = Schedules(self)
         self.processes = Processes(self)
         self.triggers = Triggers(self)
+        self.audit = Audit(self)
 
     def of(self, tenant: Tenant) -> RuntimeCore:
         """Return this core for a tenant that its worker serves: the same store, worker and observers, other services.

@@ -92,6 +92,7 @@ class Runtime:
         self.schedules = core.schedules
         self.triggers = core.triggers
         self.tasks = core.tasks
+        self.audit = core.audit
 
     async def __aenter__(self) -> Self:
         await self._core.open()
@@ -148,16 +149,19 @@ class Runtime:
         """
         return await self._core.list_sessions(limit=limit, before=before, tag=tag)
 
-    async def import_session(self, id: str, data: importing.Past, *, agent: str | None = None) -> Session:
+    async def import_session(
+        self, id: str, data: importing.Past, *, agent: str | None = None, by: str = "", via: str = "api"
+    ) -> Session:
         """Create a session with a past: an export, plain messages (`role` and `content`), or the result of
         `from_pydantic_ai`.
 
         All or nothing. Unfinished work is not continued: its turn is recorded as stopped, and calls that may have
-        happened as in doubt. Queued inputs are not part of an export.
+        happened as in doubt. Queued inputs are not part of an export. The audit log gets `by` and `via`.
 
         Raises:
             Error: `session_exists`; `export_invalid`; `agent_unknown`; `invalid_id`.
         """
+        from perdure.runtime.audit import act, actor
         from perdure.runtime.sessions import importing
         from perdure.runtime.sessions.session import Session
 
@@ -165,14 +169,15 @@ class Runtime:
         core.check_usable()
         name = SessionId(check_id(id, what="the session id"))
         core.check_agent(agent)
+        done = act("session_imported", actor(by, via), session=name)
         new = await importing.create(
             core.store,
             session_stream(core.tenant, name),
             data,
-            session=name,
             agent=agent,
             agents=core.agents,
             now=core.clock.wall_ms(),
+            audit=await core.audit_log.notes(core.tenant, done),
         )
         return Session(core, name, new.agent)
 

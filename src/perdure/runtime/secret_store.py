@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from perdure.codec import canonical
 from perdure.errors import Error
 from perdure.ids import PromiseId, StreamId, stream_names
+from perdure.runtime.audit import Actor, AuditLog, act
 from perdure.runtime.shared import Secrets
 from perdure.services.secrets import REFERENCE, Redactor, Secret
 from perdure.store.aes_gcm import AesGcmCodec
@@ -33,6 +34,7 @@ class StoredSecrets:
     keys: Secrets
     stream: StreamId
     redactor: Redactor
+    audit: AuditLog
 
     async def put(self, call: str, question: str, value: str) -> str:
         """Store the answer to a question, and return its reference. Durable when this returns.
@@ -50,7 +52,8 @@ class StoredSecrets:
         return reference
 
     async def get(self, reference: str) -> Secret:
-        """Return the secret behind a reference of this session. From now on, tool output hides its value."""
+        """Return the secret behind a reference of this session, after its audit entry is durable. From now on, tool
+        output hides its value."""
         known = isinstance(reference, str) and reference.startswith(REFERENCE)  # pyright: ignore[reportUnnecessaryIsInstance] - a model may send any type
         state = await self.store.peek(PromiseId(reference)) if known else None
         match state.resolution if state is not None and state.stream == self.stream else None:
@@ -65,6 +68,8 @@ class StoredSecrets:
         except (Error, ValueError):
             raise ToolError("The secret cannot be read: it was kept with another key", code="secret_unknown") from None
         self.redactor.add(value)
+        tenant, _, session = stream_names(self.stream)
+        await self.audit.record(tenant, act("secret_read", Actor(via="tool"), session=session, target=reference))
         return Secret(value)
 
     def _context(self, reference: str) -> bytes:

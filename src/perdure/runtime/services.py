@@ -104,7 +104,7 @@ def services_of(
     core = core.of(tenant)  # threat: S2, T-TEN-01
     sessions, redactor = StoredSessions(core), Redactor(core.seen_secrets, stream)
     return Services(
-        secrets=StoredSecrets(core.store, core.secrets, stream, redactor),
+        secrets=StoredSecrets(core.store, core.secrets, stream, redactor, core.audit_log),
         redactor=redactor,
         locale=agent.locale,
         visible_tool_names=frozenset(composition.names),

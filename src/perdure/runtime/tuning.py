@@ -33,6 +33,7 @@ class RuntimeOptions:
     - `inputs`, `tenant_inputs`: limits of waiting inputs and of turns that a session causes itself, in general and for
       single tenants.
     - `task_retention_s`, `trigger_retention_s`: how long ended tasks and trigger occurrences are kept; 0 means forever.
+    - `audit_retention_s`: how long audit entries are kept, in whole months; 0 means forever.
     """
 
     clock: Clock = field(default_factory=SystemClock)
@@ -47,6 +48,7 @@ class RuntimeOptions:
     max_commands: int = MAX_COMMANDS
     task_retention_s: float = 30 * 86_400.0
     trigger_retention_s: float = 30 * 86_400.0
+    audit_retention_s: float = 365 * 86_400.0
     processes: ProcessLimits = field(default_factory=ProcessLimits)
     inputs: InputLimits = field(default_factory=InputLimits)
     tenant_inputs: Mapping[str, InputLimits] = field(default_factory=dict[str, InputLimits])
@@ -64,7 +66,7 @@ class RuntimeOptions:
             raise Error(
                 Code.INVALID_ARGUMENT, f"invalid loop_stall_limit_s={self.loop_stall_limit_s}", because="must be > 0"
             )
-        for name in ("task_retention_s", "trigger_retention_s"):
+        for name in ("task_retention_s", "trigger_retention_s", "audit_retention_s"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise Error(
                     Code.INVALID_ARGUMENT,

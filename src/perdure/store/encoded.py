@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from msgspec.structs import replace
 
 from perdure.codec import SEALED, decode, encode
-from perdure.commit.changes import Amendment, Intervention, Label, NewStream, Note, Redaction
+from perdure.commit.changes import Amendment, Audit, Intervention, Label, NewStream, Note, Redaction
 from perdure.commit.plan import Blob, Entry, Plan, Receipt, Snapshot
 from perdure.errors import Code, Error
 from perdure.ids import (
@@ -321,9 +321,11 @@ class EncodedStore:
 
     async def annotate_all(self, notes: Sequence[Note]) -> tuple[Annotated, ...]:
         """Encode and append admitted records to several streams, all or nothing."""
-        encrypted = [Note(n.stream, self._entry(n.stream, n.entry), self._label(n.stream, n.label)) for n in notes]
-        noted = await self._store.annotate_all(encrypted)
+        noted = await self._store.annotate_all(self._notes(notes))
         return tuple(replace(one, row=self._row(one.row)) for one in noted)
+
+    def _notes(self, notes: Sequence[Note]) -> tuple[Note, ...]:
+        return tuple(Note(n.stream, self._entry(n.stream, n.entry), self._label(n.stream, n.label)) for n in notes)
 
     async def intervene(self, intervention: Intervention) -> Intervened:
         """Encode and apply a control write."""
@@ -333,7 +335,8 @@ class EncodedStore:
         if pause is not None:
             pause = replace(pause, by=self._written(pause.by, "paused by", stream))
         outbox = tuple(self._send(other) for other in intervention.outbox)
-        encrypted = replace(intervention, delivery=new, notes=notes, pause=pause, outbox=outbox)
+        audit = self._notes(intervention.audit)
+        encrypted = replace(intervention, delivery=new, notes=notes, pause=pause, outbox=outbox, audit=audit)
         done = await self._store.intervene(encrypted)
         return replace(done, notes=tuple(replace(noted, row=self._row(noted.row)) for noted in done.notes))
 
@@ -344,10 +347,11 @@ class EncodedStore:
         beside: tuple[StreamId, ...] = (),
         edges: tuple[str, ...] = (),
         outbox: tuple[Delivery, ...] = (),
+        audit: Audit = (),
     ) -> bool:
         """Delete streams; encode the outbox entries."""
         encrypted = tuple(self._send(new) for new in outbox)
-        return await self._store.delete(stream, beside=beside, edges=edges, outbox=encrypted)
+        return await self._store.delete(stream, beside=beside, edges=edges, outbox=encrypted, audit=self._notes(audit))
 
     async def redact(self, redaction: Redaction) -> Annotated:
         """Redact a record; encode its replacement."""
@@ -358,7 +362,8 @@ class EncodedStore:
         answers = tuple((promise, self._resolution(promise, told)) for promise, told in redaction.answers)
         drops = self._drops(stream, redaction.drops)
         note = self._entry(stream, redaction.note)
-        encrypted = replace(redaction, data=data, note=note, drops=drops, answers=answers)
+        audit = self._notes(redaction.audit)
+        encrypted = replace(redaction, data=data, note=note, drops=drops, answers=answers, audit=audit)
         noted = await self._store.redact(encrypted)
         return replace(noted, row=self._row(noted.row))
 
@@ -382,6 +387,7 @@ class EncodedStore:
             entries=tuple(self._entry(new.stream, entry) for entry in new.entries),
             blobs=await self._blobs(new.stream, new.blobs),
             label=self._label(new.stream, new.label) or new.label,
+            audit=self._notes(new.audit),
         )
         await self._store.create(encrypted)
 
@@ -393,20 +399,28 @@ class EncodedStore:
         return self._state(await self._store.promise(promise))
 
     async def resolve(
-        self, promise: PromiseId, resolution: Resolution, *, now: int, make: PromiseState | None = None
+        self,
+        promise: PromiseId,
+        resolution: Resolution,
+        *,
+        now: int,
+        make: PromiseState | None = None,
+        audit: Audit = (),
     ) -> Resolved:
         """Encode a resolution and resolve a promise with it."""
-        answered = await self._store.resolve(promise, self._resolution(promise, resolution), now=now, make=make)
+        answered = await self._store.resolve(
+            promise, self._resolution(promise, resolution), now=now, make=make, audit=self._notes(audit)
+        )
         if isinstance(answered, AlreadyResolved):
             return AlreadyResolved(self._answer(promise, answered.resolution))
         return answered
 
     async def resolve_all(
-        self, answers: Sequence[tuple[PromiseState, Resolution]], *, now: int
+        self, answers: Sequence[tuple[PromiseState, Resolution]], *, now: int, audit: Audit = ()
     ) -> dict[PromiseId, Resolution]:
         """Encode resolutions and resolve several promises with them, all or none."""
         encrypted = [(made, self._resolution(made.id, resolution)) for made, resolution in answers]
-        closed = await self._store.resolve_all(encrypted, now=now)
+        closed = await self._store.resolve_all(encrypted, now=now, audit=self._notes(audit))
         return {promise: self._answer(promise, told) for promise, told in closed.items()}
 
     async def secret(self, name: str, new: bytes) -> bytes:

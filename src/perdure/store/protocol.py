@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from typing import Protocol
 
-from perdure.commit.changes import Amendment, Intervention, Label, NewStream, Note, Redaction
+from perdure.commit.changes import Amendment, Audit, Intervention, Label, NewStream, Note, Redaction
 from perdure.commit.plan import Blob, Entry, Plan, Receipt
 from perdure.ids import BlobHash, PromiseId, Seq, StreamId, Tenant, WorkerId
 from perdure.inbox.admit import Admission, Delivery, Waiting
@@ -329,12 +329,14 @@ class Store(Protocol):
         beside: tuple[StreamId, ...] = (),
         edges: tuple[str, ...] = (),
         outbox: tuple[Delivery, ...] = (),
+        audit: Audit = (),
     ) -> bool:
         """Delete a stream and the streams `beside` it physically, in one transaction; return whether it existed.
 
         Everything that the streams own is deleted. A later stream of the same name starts above the old fence. Tags of
         the tenant that begin with one of `edges` are removed from other streams, which only changes how those are
-        found. If the stream existed, `outbox` go into the inboxes of other streams; a rejected one changes nothing."""
+        found. If the stream existed, `outbox` go into the inboxes of other streams; a rejected one changes nothing; and
+        `audit` is written."""
         ...
 
     # --- promises
@@ -344,26 +346,34 @@ class Store(Protocol):
         ...
 
     async def resolve(
-        self, promise: PromiseId, resolution: Resolution, *, now: int, make: PromiseState | None = None
+        self,
+        promise: PromiseId,
+        resolution: Resolution,
+        *,
+        now: int,
+        make: PromiseState | None = None,
+        audit: Audit = (),
     ) -> Resolved:
         """Resolve a promise and wake every stream that waits for it. The first resolution wins.
 
         A resolution after the promise's deadline, by the store's clock, has no effect: the promise has timed out.
-        With `make`, a missing promise is created and resolved in one write.
+        With `make`, a missing promise is created and resolved in one write. `audit` is written with an accepted
+        resolution only.
 
         Raises:
-            Error: `session_unknown` if the stream of a promise to create does not exist.
+            Error: `session_unknown` if the stream of a promise to create, or of `audit`, does not exist. Nothing was
+                written.
         """
         ...
 
     async def resolve_all(
-        self, answers: Sequence[tuple[PromiseState, Resolution]], *, now: int
+        self, answers: Sequence[tuple[PromiseState, Resolution]], *, now: int, audit: Audit = ()
     ) -> dict[PromiseId, Resolution]:
         """Resolve several promises in one write, all or none; a missing promise is created as given.
 
         If a promise is resolved already, or its deadline has passed by the store's clock, nothing is written. The
-        result contains these resolutions by promise. An empty result means that all promises were resolved and the
-        waiting streams woken.
+        result contains these resolutions by promise. An empty result means that all promises were resolved, the
+        waiting streams woken, and `audit` written.
 
         Raises:
             Error: `session_unknown` if the stream of a promise to create does not exist. Nothing was written.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option, Typer
 
-from perdure.cli.options import Db, Json, Limit, Quiet
+from perdure.cli.options import Db, Json, Limit, Quiet, who
 from perdure.runtime.internals import core_of
 
 if TYPE_CHECKING:
@@ -248,7 +248,7 @@ async def _cancel(id: str, db: str, reason: str) -> None:
     from perdure.cli.store_locator import opened
 
     async with opened(db) as rt:
-        asked = await rt.get_process(id).cancel(reason)
+        asked = await rt.get_process(id).cancel(reason, by=who(""), via="cli")
     note(f"Cancellation of process {id} requested." if asked else f"Process {id} has ended or is being cancelled.")
 
 
@@ -270,7 +270,7 @@ async def _abandon(id: str, db: str, reason: str, by: str) -> None:
     from perdure.cli.store_locator import opened
 
     async with opened(db) as rt:
-        asked = await rt.get_process(id).abandon(reason, by=by)
+        asked = await rt.get_process(id).abandon(reason, by=by, via="cli")
     told = f"Process {id} abandoned; the next worker that claims it records the end."
     note(told if asked else f"Process {id} was already abandoned.")
 
@@ -292,7 +292,7 @@ async def _delete(id: str, db: str) -> None:
     from perdure.processes.registration import unknown
 
     async with opened(db) as rt:
-        if not await rt.get_process(id).delete():
+        if not await rt.get_process(id).delete(by=who(""), via="cli"):
             raise unknown(id)
     note(f"Process {id} deleted.")
 

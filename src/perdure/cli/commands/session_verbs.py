@@ -113,10 +113,10 @@ async def _cancel(name: str, input: str, reason: str, by: str, db: str, *, inclu
         session = await find_session(rt, name)
         inputs: tuple[str, ...] = ()
         if input:
-            done = await session.cancel_input(input, include_later=include_later, reason=reason, origin=who(by))
+            done = await session.cancel_input(input, include_later=include_later, reason=reason, by=who(by), via="cli")
             outcome, inputs = done.outcome, done.inputs
         else:
-            outcome = await session.cancel(reason=reason, origin=who(by))
+            outcome = await session.cancel(reason=reason, by=who(by), via="cli")
     if json:
         emit(type="cancel", v=1, session=session.id, outcome=outcome, inputs=list(inputs))
     else:
@@ -145,7 +145,7 @@ async def _pause(name: str, reason: str, by: str, db: str, *, json: bool) -> Non
 
     async with opened(db) as rt:
         session = await find_session(rt, name)
-        new = await session.pause(by=by, reason=reason)
+        new = await session.pause(by=by, reason=reason, via="cli")
     _told(session, "paused", "was already paused", new=new, json=json)
 
 
@@ -161,7 +161,7 @@ async def _resume(name: str, by: str, db: str, *, json: bool) -> None:
 
     async with opened(db) as rt:
         session = await find_session(rt, name)
-        new = await session.resume(by=by)
+        new = await session.resume(by=by, via="cli")
     _told(session, "resumed", "was not paused", new=new, json=json)
 
 
@@ -264,7 +264,7 @@ async def _post_result(
         session = await find_session(rt, name)
         waiting = [one for one in await session.pending() if isinstance(one, PendingClientCall)]
         item = _only(waiting, call, "client call")
-        await session.post_result(item.id, result, error=failed)
+        await session.post_result(item.id, result, error=failed, by=who(""), via="cli")
     if json:
         emit(type="posted", v=1, session=session.id, call=item.id)
     else:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option, Typer
 
 from perdure.cli.commands import session_verbs
-from perdure.cli.options import Db, Json, Quiet, SessionName
+from perdure.cli.options import Db, Json, Quiet, SessionName, who
 from perdure.runtime.internals import core_of, ref_of
 
 if TYPE_CHECKING:
@@ -343,7 +343,7 @@ async def _retry(name: str, db: str, *, json: bool) -> None:
     async with opened(db) as rt:
         session = await find_session(rt, name)
         try:
-            sent = await session.retry()
+            sent = await session.retry(by=who(""), via="cli")
         except Error as problem:
             if problem.code is not Code.TURN_NOT_RETRYABLE:
                 raise
@@ -374,7 +374,7 @@ async def _export(name: str, db: str) -> bytes:
     from perdure.cli.store_locator import find_session, opened
 
     async with opened(db) as rt:
-        return await (await find_session(rt, name)).export()
+        return await (await find_session(rt, name)).export(by=who(""), via="cli")
 
 
 def _write(data: bytes, output: str) -> None:
@@ -430,7 +430,7 @@ async def _import(name: str, data: bytes, agent: str, db: str) -> None:
     from perdure.cli.store_locator import db_flag, opened
 
     async with opened(db) as rt:
-        await rt.import_session(name, data, agent=agent or None)
+        await rt.import_session(name, data, agent=agent or None, by=who(""), via="cli")
     note(f"session {name} imported.  next: {own_command('sessions show', name, flags=db_flag(db))}")
 
 

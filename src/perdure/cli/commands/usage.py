@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from perdure.cli.options import Db, Json, Quiet
+from perdure.cli.options import Db, Json, Quiet, moment
 from perdure.runtime.internals import core_of
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ async def _report(asked: _UsageOptions, *, json: bool, quiet: bool) -> None:
 
     by = _way(asked.by)
     async with opened(asked.db) as rt:
-        since = _moment(asked.since, core_of(rt).clock.wall_ms()) if asked.since else None
+        since = moment(asked.since, core_of(rt).clock.wall_ms()) if asked.since else None
         session = (await find_session(rt, asked.session)).id if asked.session else None
         found = await accounts(core_of(rt), UsageQuery(by, session, since, asked.agent))
     if json:
@@ -77,26 +77,6 @@ def _way(by: str) -> By:
     if by not in WAYS:
         raise Error(Code.INVALID_ARGUMENT, f"unknown grouping {by!r:.40}", hint=f"--by {'|'.join(WAYS)}")
     return by
-
-
-def _moment(when: str, now_ms: int) -> int:
-    from datetime import UTC, datetime
-
-    from perdure.errors import Code, Error
-    from perdure.tools.durations import to_ms
-
-    if (ago := to_ms(when)) is not None:
-        return now_ms - ago
-    try:
-        moment = datetime.fromisoformat(when)
-    except ValueError:
-        raise Error(
-            Code.INVALID_ARGUMENT,
-            f"invalid time {when!r:.40}",
-            because="expected a duration or a date",
-            hint="--since 7d, --since 2026-11-01",
-        ) from None
-    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def _emit(found: Accounts, by: By, limit: int) -> None:

@@ -282,7 +282,7 @@ class CallSessionsClient:
             turns = await verbs.turns_to_come(ref_of(target))
             turns.reverse()  # newest first: the end of one starts the next
             reason = "closed by a tool"
-            outcomes = [await target.cancel(turn, reason=reason, origin=f"tool:{self._site.call}") for turn in turns]
+            outcomes = [await target.cancel(turn, reason=reason, via=f"tool:{self._site.call}") for turn in turns]
         return "requested" in outcomes
 
     async def start_turn(self, session: str, key: str, text: str) -> StartedTurn:

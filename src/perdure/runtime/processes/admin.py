@@ -61,7 +61,7 @@ class AskToEnd:
 
     async def cancel(self, handle: ProcessHandle, reason: str, source: CancelSource) -> bool:
         """Request the end of the process."""
-        return await handle.cancel(reason)
+        return await handle.cancel(reason, via="api" if source == "host" else source)
 
 
 class Processes:

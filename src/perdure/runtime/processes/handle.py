@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import structs
 
 from perdure.codec import Json, brief, check_text, digest, encode, to_json
-from perdure.commit.changes import Intervention
+from perdure.commit.changes import Audit, Intervention
 from perdure.commit.plan import Entry
 from perdure.effects import keys
 from perdure.effects.promises import ProcessScope, unsigned_key
@@ -27,6 +27,7 @@ from perdure.processes.events import CANCEL_REQUESTED, COMPLETED, check_same, ch
 from perdure.processes.machine import ending
 from perdure.processes.record import ProcessRecord, fold_all
 from perdure.processes.registration import stream_of, unknown
+from perdure.runtime.audit import act, actor
 from perdure.runtime.clock import short_id
 from perdure.runtime.processes.cycles import find_wait_cycle
 from perdure.runtime.processes.events import checked_event
@@ -34,6 +35,7 @@ from perdure.runtime.sessions import answers
 from perdure.store.shapes import Resolved
 from perdure.tools.durations import seconds
 from perdure.tools.step_arguments import refuse_unordered
+from perdure.vocab.audit import ActRecorded
 from perdure.vocab.log_keys import ABANDON, PROCESS_END, event_key
 from perdure.vocab.promises import Custom, Failure
 from perdure.vocab.records import AbandonRequested, ProcessEvent, ProcessRegistered, Row
@@ -179,7 +181,7 @@ class ProcessHandle:
         unique = short_id("sig", self.runtime.clock.wall_ms()) if id is None else check_id(id, what="the signal id")
         await self.append_event(kind, payload, replay=keys.process_signal(self.id, name, unique))
 
-    async def cancel(self, reason: str = "") -> bool:
+    async def cancel(self, reason: str = "", *, by: str = "", via: str = "api") -> bool:
         """Request the end of the process, durably. False if it had ended, or the request was made before.
 
         The body's current wait raises `CancelledError`, once; the body may clean up.
@@ -188,11 +190,13 @@ class ProcessHandle:
             Error: `process_unknown`.
         """
         payload: Json = {"reason": check_text(reason, where="the reason")}
+        done = act("process_cancelled", actor(by, via), target=self.id)
         record = await self.info()
         if record.output is not None or record.cancel is not None:
             return False
         replay = keys.process_cancel_request(self.id, brief(digest(payload)))
-        return await self.append_event(CANCEL_REQUESTED, payload, replay=replay)
+        new = await self._declared(CANCEL_REQUESTED, payload, replay)
+        return await self._admit(new, audit=await self._audited(done))
 
     async def resolve(self, name: str, value: Json = None, *, error: Failure | None = None) -> Resolved:
         """Resolve `ctx.wait_for_event(name)` of the process. The first resolution wins.
@@ -221,15 +225,7 @@ class ProcessHandle:
         `after_end` allows an event after the end of the process. `end` ends the process in the same transaction, and
         `outbox` are delivered with it.
         """
-        self.runtime.check_usable()
-        check_sayable(kind, self.id)
-        refuse_unordered(payload, "the payload")
-        payload = to_json(payload, where="the payload")
-        if (size := len(encode(payload))) > MAX_PAYLOAD_BYTES:
-            raise Error(
-                Code.INPUT_TOO_LARGE, f"the payload is {size} bytes", because=f"the limit is {MAX_PAYLOAD_BYTES}"
-            )
-        new = await checked_event(await self._registration(), kind, payload, replay)
+        new = await self._declared(kind, payload, replay)
         if new.output is not None:
             raise Error(
                 Code.PROCESS_NOT_EXTERNAL,
@@ -239,6 +235,18 @@ class ProcessHandle:
                 process=self.id,
             )
         return await self._admit(new, *(() if end is None else (end,)), after_end=after_end, outbox=outbox)
+
+    async def _declared(self, kind: str, payload: Json, replay: str) -> ProcessEvent:
+        """Return an event from outside, checked."""
+        self.runtime.check_usable()
+        check_sayable(kind, self.id)
+        refuse_unordered(payload, "the payload")
+        payload = to_json(payload, where="the payload")
+        if (size := len(encode(payload))) > MAX_PAYLOAD_BYTES:
+            raise Error(
+                Code.INPUT_TOO_LARGE, f"the payload is {size} bytes", because=f"the limit is {MAX_PAYLOAD_BYTES}"
+            )
+        return await checked_event(await self._registration(), kind, payload, replay)
 
     async def complete(self, value: Json = None, *, event: str = COMPLETED["completed"], key: str = "") -> bool:
         """End an externally owned process with a value, or with a terminal event that it declares.
@@ -254,7 +262,7 @@ class ProcessHandle:
         """End an externally owned process as failed."""
         return await self.complete({"code": code, "message": message}, event=COMPLETED["failed"])
 
-    async def abandon(self, reason: str = "", *, by: str = "") -> bool:
+    async def abandon(self, reason: str = "", *, by: str = "", via: str = "api") -> bool:
         """Request that the process ends as abandoned, once no worker runs it. False if that was requested before.
 
         Raises:
@@ -264,19 +272,20 @@ class ProcessHandle:
         record = await self.info()
         if record.output is not None:
             raise Error(Code.PROCESS_ALREADY_TERMINAL, f"the process has ended ({record.ended_as})", process=self.id)
+        audit = await self._audited(act("process_abandoned", actor(by, via), target=self.id))
         now = self.runtime.clock.wall_ms()
         asked = AbandonRequested(by=check_text(by, where="the name"), reason=check_text(reason, where="the reason"))
         if command_of(record.known) is not None:  # the only machine whose workers could end it may be gone
             output = ProcessWasAbandoned(reason=asked.reason, by=asked.by)
-            return await self._admit(ending(record, output, authority="reconciled_abandon"))
+            return await self._admit(ending(record, output, authority="reconciled_abandon"), audit=audit)
         wake = Delivery(self.stream, ABANDON, ABANDON, Wake(reason=ABANDON), now)
         done = await self.runtime.store.intervene(
-            Intervention(self.stream, delivery=wake, notes=(Entry.of(asked, at=now),))
+            Intervention(self.stream, delivery=wake, notes=(Entry.of(asked, at=now),), audit=audit)
         )
         await self.runtime.notify_stream(self.stream)
         return isinstance(done.admission, Admitted)
 
-    async def delete(self) -> bool:
+    async def delete(self, *, by: str = "", via: str = "api") -> bool:
         """Delete a process that has ended, physically. False if there is none.
 
         Its id is not used again, so its keys and handles stay invalid.
@@ -295,7 +304,8 @@ class ProcessHandle:
                 hint="await handle.cancel(), or handle.abandon() if its worker is gone",
                 process=self.id,
             )
-        deleted = await store.delete(self.stream)
+        audit = await self._audited(act("process_deleted", actor(by, via), target=self.id))
+        deleted = await store.delete(self.stream, audit=audit)
         await self.runtime.notify_stream(self.stream)
         return deleted
 
@@ -329,7 +339,12 @@ class ProcessHandle:
         return ProcessWhy("queued", f"no worker with {record.known.definition} has claimed it yet")
 
     async def _admit(
-        self, new: ProcessEvent, *also: ProcessEvent, after_end: bool = False, outbox: tuple[Delivery, ...] = ()
+        self,
+        new: ProcessEvent,
+        *also: ProcessEvent,
+        after_end: bool = False,
+        outbox: tuple[Delivery, ...] = (),
+        audit: Audit = (),
     ) -> bool:
         store, now = self.runtime.store, self.runtime.clock.wall_ms()
         source, content = event_key(new.event, new.replay), brief(digest((new.event, new.payload)))
@@ -340,6 +355,7 @@ class ProcessHandle:
                 notes=tuple(Entry.of(event, at=now) for event in (new, *also)),
                 outbox=outbox,
                 unless=() if after_end else (PROCESS_END,),
+                audit=audit,
             )
         )
         if done.admission is None:  # the process has ended; a repeated earlier event is not refused
@@ -358,6 +374,9 @@ class ProcessHandle:
         for stream in (self.stream, *(one.stream for one in outbox)):
             await self.runtime.notify_stream(stream)
         return isinstance(done.admission, Admitted)
+
+    async def _audited(self, done: ActRecorded) -> Audit:
+        return await self.runtime.audit_log.notes(self.runtime.tenant, done)
 
     async def _registration(self) -> Registration:
         rows = await self.runtime.store.read(self.stream, limit=1)

@@ -7,17 +7,21 @@ is checked before any write.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
 from perdure.codec import Json, check_text, encode, to_json
+from perdure.commit.changes import Audit
 from perdure.effects.journal import EffectJournal
 from perdure.effects.promises import SECRET, ProcessScope, TurnScope, check_key, revocation_id, scope_of
 from perdure.errors import Code, Error
 from perdure.ids import PromiseId, Seq, SessionId, StreamId
 from perdure.observe.ends import end_of, has_turn
+from perdure.runtime.audit import Actor, act, named
 from perdure.store.protocol import Store
 from perdure.store.shapes import Accepted, AlreadyResolved, PromiseUnknown, Resolved
 from perdure.tools.step_arguments import refuse_unordered
+from perdure.vocab.audit import ActRecorded
 from perdure.vocab.effects import AwaitEvent
 from perdure.vocab.log_keys import PROCESS_END, gate_key, open_key
 from perdure.vocab.outcomes import Pending, ToolCallOutcome
@@ -106,7 +110,11 @@ async def resolve_by_key(rt: RuntimeCore, key: object, resolution: Resolution) -
     Raises:
         Error: `event_key_invalid`, whatever is wrong with the key; `invalid_argument` for a read-only key.
     """
-    asked, scope = await _checked(rt, key)
+    try:
+        asked, scope = await _checked(rt, key)
+    except Error as problem:
+        await rt.audit_log.refuse(rt.tenant, _by_key(key), problem.code)
+        raise
     match asked.wait:
         case TurnCancelGate() if isinstance(scope, TurnScope):
             return await _end_turn(rt, scope, resolution)
@@ -117,10 +125,26 @@ async def resolve_by_key(rt: RuntimeCore, key: object, resolution: Resolution) -
                 hint="await rt.peek(key)",
             )
         case _:
-            return await resolve(rt, asked, resolution)
+            done = _by_key(asked, scope)
+            resolved = await resolve(rt, asked, resolution, audit=await rt.audit_log.notes(rt.tenant, done))
+            if isinstance(resolved, AlreadyResolved):
+                await rt.audit_log.refuse(rt.tenant, done, "already_resolved")
+            return resolved
 
 
-async def resolve(rt: RuntimeCore, key: EventKey, resolution: Resolution, due_at: int | None = None) -> Resolved:
+def _by_key(key: object, scope: TurnScope | ProcessScope | None = None) -> ActRecorded:
+    """Return the act of a bearer: the id of the key, and never its text. Without a scope, the key is unchecked."""
+    with suppress(Error):
+        key = EventKey.parse(key) if isinstance(key, str) else key
+    id = key.key_id if isinstance(key, EventKey) else ""
+    session = scope.session if isinstance(scope, TurnScope) else ""
+    process = scope.process if isinstance(scope, ProcessScope) else ""
+    return act("key_resolved", Actor(via="key"), session=session, target=named(id), detail=process)
+
+
+async def resolve(
+    rt: RuntimeCore, key: EventKey, resolution: Resolution, due_at: int | None = None, *, audit: Audit = ()
+) -> Resolved:
     """Resolve a promise of an open turn or process, and wake its waiters.
 
     After `due_at` the promise resolves as timed out, by the store's clock. The default is the latest deadline of its
@@ -134,7 +158,9 @@ async def resolve(rt: RuntimeCore, key: EventKey, resolution: Resolution, due_at
     try:
         over = await _is_over(rt.store, scope)
         promise = PromiseState(id=key.key_id, stream=scope.stream, deadline_at=due_at)
-        answered = await rt.store.resolve(promise.id, Cancelled() if over else resolution, now=now, make=promise)
+        if over:
+            resolution, audit = Cancelled(), ()
+        answered = await rt.store.resolve(promise.id, resolution, now=now, make=promise, audit=audit)
     except Error as problem:
         if problem.code is Code.SESSION_UNKNOWN:
             raise unknown_key() from None
@@ -148,7 +174,7 @@ async def resolve(rt: RuntimeCore, key: EventKey, resolution: Resolution, due_at
 
 
 async def resolve_all(
-    rt: RuntimeCore, stream: StreamId, given: Sequence[tuple[EventKey, Resolution, int | None]]
+    rt: RuntimeCore, stream: StreamId, given: Sequence[tuple[EventKey, Resolution, int | None]], *, audit: Audit = ()
 ) -> dict[PromiseId, Resolution]:
     """Resolve several promises of one session's turns, each with its deadline: all or none.
 
@@ -164,7 +190,7 @@ async def resolve_all(
         (PromiseState(id=key.key_id, stream=stream, deadline_at=due_at), resolution)
         for key, resolution, due_at in given
     ]
-    in_the_way = await rt.store.resolve_all(made, now=rt.clock.wall_ms())
+    in_the_way = await rt.store.resolve_all(made, now=rt.clock.wall_ms(), audit=audit)
     await rt.notify_stream(stream)
     return in_the_way
 
@@ -231,11 +257,13 @@ async def cancel_waits(rt: RuntimeCore, stream: StreamId, turn_seq: Seq) -> int:
     return ended
 
 
-async def revoke_keys(rt: RuntimeCore, scope: TurnScope) -> bool:
+async def revoke_keys(rt: RuntimeCore, scope: TurnScope, who: Actor) -> bool:
     """Revoke every key of a turn, permanently. False if that was done before."""
     tombstone = PromiseState(id=revocation_id(scope.id), stream=scope.stream)
     now = rt.clock.wall_ms()
-    return isinstance(await rt.store.resolve(tombstone.id, Cancelled(), now=now, make=tombstone), Accepted)
+    done = act("keys_revoked", who, session=scope.session, target=scope.turn)
+    audit = await rt.audit_log.notes(scope.tenant, done)
+    return isinstance(await rt.store.resolve(tombstone.id, Cancelled(), now=now, make=tombstone, audit=audit), Accepted)
 
 
 async def _is_over(store: Store, scope: TurnScope | ProcessScope) -> bool:
@@ -269,7 +297,7 @@ async def _checked(rt: RuntimeCore, key: object) -> tuple[EventKey, TurnScope | 
 async def _end_turn(rt: RuntimeCore, scope: TurnScope, resolution: Resolution) -> Resolved:
     session = rt.get_session(SessionId(scope.session))
     reason = resolution.value if isinstance(resolution, Ok) and isinstance(resolution.value, str) else ""
-    match await session.cancel(scope.turn, reason=reason, origin="key"):
+    match await session.cancel(scope.turn, reason=reason, via="key"):
         case "requested":
             return Accepted()
         case "already_requested":

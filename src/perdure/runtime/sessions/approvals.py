@@ -21,12 +21,14 @@ from perdure.errors import Code, Error
 from perdure.ids import PromiseId, StreamId, Tenant, TurnId, WorkerId, without_keys
 from perdure.observe.hub import PEOPLE, Hub
 from perdure.observe.pending import PendingDecision, decision_owed
+from perdure.runtime.audit import Actor, AuditLog, act
 from perdure.runtime.pages import check_limit
 from perdure.runtime.sessions.contracts import contract_of
 from perdure.store.protocol import Store
 from perdure.store.shapes import Accepted, AlreadyResolved, Resolved
 from perdure.tools.json_schema import mismatches
 from perdure.vocab.approvals import Decision, Verdict, decision_of
+from perdure.vocab.audit import Act, ActRecorded
 from perdure.vocab.effects import AwaitEvent
 from perdure.vocab.log_keys import ask_key, gate_key, open_key
 from perdure.vocab.promises import Cancelled, PromiseState, Resolution, TimedOut
@@ -66,6 +68,8 @@ class ApprovalsPort(Protocol):
     @property
     def hub(self) -> Hub: ...  # noqa: D102
     def check_usable(self) -> None: ...  # noqa: D102
+    @property
+    def audit_log(self) -> AuditLog: ...  # noqa: D102
     async def check_readable(self, stream: StreamId) -> None: ...  # noqa: D102
     async def notify_stream(self, stream: StreamId) -> None: ...  # noqa: D102
 
@@ -130,7 +134,7 @@ class Approvals:
         state, asked, started = await self._found(id, kind="approval")
         if args is not None:
             await self._check_edit(state, started, asked.tool, args)
-        return await self._decide(state, started, replace(decision, args=args, for_session=for_session))
+        return await self._decide(state, asked, started, replace(decision, args=args, for_session=for_session))
 
     async def deny(self, id: str, *, by: str, reason: str = "", via: str = "api") -> Decision:
         """Deny a call. The model receives the reason.
@@ -139,8 +143,8 @@ class Approvals:
             Error: `approval_already_decided`, `approval_stale`, `approval_unknown`.
         """
         decision = self._decision("deny", by, via, reason)
-        state, _, started = await self._found(id, kind="approval")
-        return await self._decide(state, started, decision)
+        state, asked, started = await self._found(id, kind="approval")
+        return await self._decide(state, asked, started, decision)
 
     async def settle(
         self, id: str, outcome: Outcome, *, by: str, value: Json = None, reason: str = "", via: str = "api"
@@ -158,10 +162,14 @@ class Approvals:
                 Code.INVALID_ARGUMENT, f"outcome must be 'happened', 'did_not_happen' or 'unknown', not {outcome!r}"
             )
         decision = replace(self._decision(outcome, by, via, reason), value=to_json(value, where="the value"))
-        state, _, started = await self._found(id, kind="doubt")
+        state, asked, started = await self._found(id, kind="doubt")
         if outcome == "did_not_happen":
-            await self._check_dead(state, started)
-        return await self._decide(state, started, decision)
+            try:
+                await self._check_dead(state, started)
+            except Error as problem:
+                await self._refused(asked, decision, problem)
+                raise
+        return await self._decide(state, asked, started, decision)
 
     async def watch(self) -> AsyncIterator[PendingDecision]:
         """Yield every open question, and then each new one, endlessly."""
@@ -219,7 +227,9 @@ class Approvals:
             )
         return Decision(verdict=verdict, by=name, at=self._host.clock.wall_ms(), via=origin, reason=said)
 
-    async def _decide(self, state: PromiseState, started: EffectStarted, decision: Decision) -> Decision:
+    async def _decide(
+        self, state: PromiseState, asked: PendingDecision, started: EffectStarted, decision: Decision
+    ) -> Decision:
         resolution, store = decision.resolution, self._host.store
         if (size := len(encode(resolution))) > MAX_DECISION_BYTES:
             raise Error(
@@ -228,11 +238,17 @@ class Approvals:
         await self._host.check_readable(state.stream)
         over = await store.find(state.stream, gate_key(_turn(started))) is not None
         now = self._host.clock.wall_ms()
-        answered = await store.resolve(state.id, Cancelled() if over else resolution, now=now)
+        audit = () if over else await self._host.audit_log.notes(self._host.tenant, *_acts(state, asked, decision))
+        answered = await store.resolve(state.id, Cancelled() if over else resolution, now=now, audit=audit)
         await self._host.notify_stream(state.stream)
         if isinstance(answered, Accepted) and not over:
             return decision
-        raise _too_late(answered)
+        problem = _too_late(answered)
+        await self._refused(asked, decision, problem)
+        raise problem
+
+    async def _refused(self, asked: PendingDecision, decision: Decision, problem: Error) -> None:
+        await self._host.audit_log.refuse(self._host.tenant, _act(asked, decision), problem.code)
 
     async def _check_edit(
         self, state: PromiseState, started: EffectStarted, tool: str, args: Mapping[str, Json]
@@ -306,6 +322,23 @@ async def _question(host: ApprovalsPort, state: PromiseState) -> tuple[PendingDe
     scope = TurnScope.parse(started.command.key.scope)
     asked = decision_owed(started, scope.session, scope.turn, row.at)
     return (asked, started) if asked else None
+
+
+def _acts(state: PromiseState, asked: PendingDecision, decision: Decision) -> list[ActRecorded]:
+    """Return the audited acts of a decision: an approval for the session is also a grant."""
+    who = Actor(decision.by, decision.via)
+    grant = [act("grant_made", who, session=asked.session, target=state.id, detail=asked.tool)]
+    return [_act(asked, decision), *(grant if decision.for_session else ())]
+
+
+def _act(asked: PendingDecision, decision: Decision) -> ActRecorded:
+    names: dict[Verdict, Act] = {
+        "approve": "approval_approved" if decision.args is None else "approval_edited",
+        "deny": "approval_denied",
+    }
+    name = names.get(decision.verdict, "doubt_settled")
+    detail = decision.verdict if name == "doubt_settled" else ""
+    return act(name, Actor(decision.by, decision.via), session=asked.session, target=asked.id, detail=detail)
 
 
 def _bare(text: str) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import cast
 
+from msgspec.structs import replace
+
 from perdure.codec import check_text
-from perdure.commit.changes import Label, Redaction, record_unknown
+from perdure.commit.changes import Audit, Label, Redaction, record_unknown
 from perdure.commit.plan import Entry
 from perdure.errors import Code, Error
 from perdure.ids import BlobHash, PromiseId, Seq, StreamId
@@ -83,7 +85,7 @@ async def set_tags(store: Store, stream: StreamId, tags: tuple[str, ...], *, now
     await store.annotate(stream, Entry.of(TagsSet(tags=tags), at=now), label=Label(tags=tags))
 
 
-async def redact(store: Store, stream: StreamId, seq: Seq, *, origin: str, now: int) -> bool:
+async def redact(store: Store, stream: StreamId, seq: Seq, *, origin: str, now: int, audit: Audit = ()) -> bool:
     """Redact the payload of a record. False if it was redacted before.
 
     Raises:
@@ -94,7 +96,7 @@ async def redact(store: Store, stream: StreamId, seq: Seq, *, origin: str, now: 
             return False
         plan = await _plan(store, stream, seq, origin, now)
         try:
-            return (await store.redact(plan)).new
+            return (await store.redact(replace(plan, audit=audit))).new
         except Error as problem:
             if problem.code is not Code.COMMIT_CONFLICT:
                 raise

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from msgspec.structs import replace
+
 from perdure.codec import Json
-from perdure.commit.changes import NewStream
+from perdure.commit.changes import Audit, NewStream
 from perdure.errors import Code, Error
-from perdure.ids import SessionId, StreamId
+from perdure.ids import SessionId, StreamId, stream_names
 from perdure.models.providers.history import Imported
 from perdure.offload import offload
 from perdure.runtime.agent import Agent, setup_of
@@ -24,10 +26,10 @@ async def create(
     stream: StreamId,
     past: Past,
     *,
-    session: SessionId,
     agent: str | None,
     agents: Mapping[str, Agent],
     now: int,
+    audit: Audit = (),
 ) -> NewStream:
     """Create the session, all or nothing.
 
@@ -37,14 +39,14 @@ async def create(
     if isinstance(past, bytes | str):
         new = await offload(len(past), imported, stream, past, agent=agent, now=now)
     else:
-        owner = agent or only_agent(agents, session)
+        owner = agent or only_agent(agents, SessionId(stream_names(stream)[2]))
         model = setup_of(agents[owner]).model.name if owner in agents else "imported"
         if isinstance(past, Imported):
             new = conversation(stream, past, agent=owner, model=model, now=now)
         else:
             new = history(stream, past, agent=owner, model=model, now=now)
     try:
-        await store.create(new)
+        await store.create(replace(new, audit=audit))
     except Error as problem:
         if problem.code is not Code.GATE_CLOSED:
             raise

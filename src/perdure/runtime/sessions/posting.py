@@ -14,6 +14,7 @@ from perdure.codec import Json, check_text
 from perdure.effects.promises import TurnScope, unsigned_key
 from perdure.errors import Code, Error
 from perdure.ids import CallId, SessionId, TurnId, session_stream, without_keys
+from perdure.runtime.audit import Actor, act
 from perdure.runtime.secret_store import StoredSecrets
 from perdure.runtime.sessions import answers
 from perdure.runtime.sessions.contracts import contract_of
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
 MAX_NAME_BYTES = 512
 
 
-async def post(rt: RuntimeCore, session: SessionId, results: Mapping[str, Json | Failure]) -> dict[CallId, Resolved]:
+async def post(
+    rt: RuntimeCore, session: SessionId, results: Mapping[str, Json | Failure], who: Actor
+) -> dict[CallId, Resolved]:
     """Post the results of client-side calls, all in one write or none.
 
     Raises:
@@ -54,7 +57,11 @@ async def post(rt: RuntimeCore, session: SessionId, results: Mapping[str, Json |
         checked.append((call, key, given, due_at))
     known: dict[CallId, Resolved] = {}
     while left := [one for one in checked if one[0] not in known]:
-        in_the_way = await answers.resolve_all(rt, session_stream(rt.tenant, session), [one[1:] for one in left])
+        done = [act("result_posted", who, session=session, target=call) for call, *_ in left]
+        audit = await rt.audit_log.notes(rt.tenant, *done)
+        in_the_way = await answers.resolve_all(
+            rt, session_stream(rt.tenant, session), [one[1:] for one in left], audit=audit
+        )
         for call, key, given, _ in left:
             first = in_the_way.get(key.key_id)
             if first is not None and first != given:
@@ -82,7 +89,10 @@ async def answer(
     questions = questions_of(about.args)
     plain = await _kept(rt, scope, call, questions, _checked(questions, given, call))
     told = answered(plain, by=by, at=rt.clock.wall_ms(), via=_named(via, "via"))
-    resolved = await answers.resolve(rt, key, answers.answer_of(told, None), due_at)
+    done = [act("question_answered", Actor(by, via), session=session, target=call)]
+    done += [act("secret_stored", Actor(by, via), session=session, target=ref) for ref in _secrets(questions, plain)]
+    audit = await rt.audit_log.notes(rt.tenant, *done)
+    resolved = await answers.resolve(rt, key, answers.answer_of(told, None), due_at, audit=audit)
     if isinstance(resolved, AlreadyResolved) and values_of(resolved.resolution) != plain:
         raise _late(CallId(call), resolved.resolution)
     return resolved
@@ -92,9 +102,18 @@ async def _kept(
     rt: RuntimeCore, scope: TurnScope, call: str, questions: tuple[Question, ...], given: dict[str, Answer]
 ) -> dict[str, Answer]:
     """Return the answers as they are recorded, with a reference instead of each secret."""
-    vault = StoredSecrets(rt.store, rt.secrets, scope.stream, Redactor(rt.seen_secrets, scope.stream))
-    secret = {question.id for question in questions if question.kind == "secret"}
+    vault = StoredSecrets(rt.store, rt.secrets, scope.stream, Redactor(rt.seen_secrets, scope.stream), rt.audit_log)
+    secret = _secret_ids(questions)
     return {id: await vault.put(call, id, str(one)) if id in secret else one for id, one in given.items()}
+
+
+def _secrets(questions: tuple[Question, ...], given: Mapping[str, Answer]) -> list[str]:
+    """Return the references among the answers."""
+    return [str(given[id]) for id in sorted(_secret_ids(questions))]
+
+
+def _secret_ids(questions: tuple[Question, ...]) -> set[str]:
+    return {question.id for question in questions if question.kind == "secret"}
 
 
 def _place(rt: RuntimeCore, session: SessionId, call: object) -> TurnScope:

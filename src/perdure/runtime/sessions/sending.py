@@ -20,6 +20,7 @@ from perdure.runtime.sessions import verbs
 from perdure.runtime.sessions.parts import MAX_INPUT_BYTES, Content, said, short_text
 from perdure.runtime.sessions.sent import TurnHandle
 from perdure.store.shapes import claimed
+from perdure.vocab.audit import ActRecorded
 from perdure.vocab.records import InputAdmitted, InputMode, Row
 
 if TYPE_CHECKING:
@@ -45,11 +46,18 @@ class OpensAt:
 class Sending:
     """Sends inputs to one session. `agent` serves the session if the first input opens it.
 
-    `by_session`: the session itself is the sender.
+    `by_session`: the session itself is the sender. `done`: the audited act that each input is.
     """
 
     def __init__(
-        self, session: Session, ref: SessionRef, agent: str | None, opens_at: OpensAt, *, by_session: bool = False
+        self,
+        session: Session,
+        ref: SessionRef,
+        agent: str | None,
+        opens_at: OpensAt,
+        *,
+        by_session: bool = False,
+        done: ActRecorded | None = None,
     ) -> None:
         self._session = session
         self._ref = ref
@@ -57,6 +65,7 @@ class Sending:
         self._opens_at = opens_at
         self._none_yet = opens_at.none_yet
         self._by_session = by_session
+        self._done = done
 
     async def send(
         self,
@@ -119,6 +128,8 @@ class Sending:
             return await verbs.interrupt(self._ref, new, item)
         if item.merge_key:
             return await verbs.replace_queued(self._ref, new, item)
+        if self._done is not None:
+            return await verbs.sent(self._ref, new, self._done)
         return await self._admit(new)
 
     async def _admit(self, new: Delivery) -> Admission:
@@ -155,6 +166,20 @@ async def send_as_tool(session: Session, ref: SessionRef, content: str, *, key: 
     return await sending.send(
         content, key=key, model=None, plugin_input=None, mode="queue", source="", merge_key=None
     )  # fmt: skip
+
+
+async def send_again(session: Session, ref: SessionRef, given: InputAdmitted, done: ActRecorded) -> TurnHandle:
+    """Send the input of a dead-lettered turn again, once, as this audited act."""
+    sending = Sending(session, ref, None, OpensAt(), done=done)
+    return await sending.send(
+        given.parts,
+        key=f"retry:{given.turn}",
+        model=given.model or None,
+        plugin_input=given.plugin_input,
+        mode="queue",
+        source="",
+        merge_key=None,
+    )
 
 
 def unanswered(session: SessionRef, rows: Sequence[Row]) -> InputAdmitted:

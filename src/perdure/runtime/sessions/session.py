@@ -21,12 +21,13 @@ from perdure.observe.follow import follow
 from perdure.observe.pending import PendingItem, pending
 from perdure.observe.why import Explanation, explain
 from perdure.runtime.agent import setup_of
+from perdure.runtime.audit import act, actor
 from perdure.runtime.sessions import answers, posting, verbs
 from perdure.runtime.sessions.archive import export
 from perdure.runtime.sessions.editing import checked_tags, checked_title, redact, set_tags, set_title
 from perdure.runtime.sessions.parts import Content, short_text
 from perdure.runtime.sessions.ref import SessionRef
-from perdure.runtime.sessions.sending import OpensAt, Sending, model_name, unanswered
+from perdure.runtime.sessions.sending import OpensAt, Sending, model_name, send_again, unanswered
 from perdure.runtime.sessions.sent import TurnHandle
 from perdure.runtime.sessions.verbs import CancelOutcome, Queued, Withdrawal
 from perdure.runtime.turns.transcript import Transcript
@@ -129,7 +130,13 @@ class Session:
         return await verbs.queue(self._ref)
 
     async def cancel_input(
-        self, input: str | TurnHandle, *, include_later: bool = False, reason: str = "", origin: str = "api"
+        self,
+        input: str | TurnHandle,
+        *,
+        include_later: bool = False,
+        reason: str = "",
+        by: str = "",
+        via: str = "api",
     ) -> Withdrawal:
         """Withdraw a queued input; with `include_later`, also all later ones, all or none.
 
@@ -141,10 +148,10 @@ class Session:
         wanted = input.input_id if isinstance(input, TurnHandle) else InputId(check_id(input, what="the input"))
         if type(include_later) is not bool:
             raise Error(Code.INVALID_ARGUMENT, f"include_later must be True or False, not {include_later!r:.40}")
-        reason, origin = short_text(reason, "the reason"), short_text(origin, "the origin")
-        return await verbs.cancel_input(self._ref, wanted, include_later=include_later, origin=origin, reason=reason)
+        reason, who = short_text(reason, "the reason"), actor(by, via)
+        return await verbs.cancel_input(self._ref, wanted, include_later=include_later, who=who, reason=reason)
 
-    async def retry(self) -> TurnHandle:
+    async def retry(self, *, by: str = "", via: str = "api") -> TurnHandle:
         """Retry the input of a dead-lettered turn, if it is the session's last one.
 
         A new turn answers the input. A second call before that turn ends is the same input. The effects of the
@@ -154,8 +161,8 @@ class Session:
             Error: `turn_not_retryable` if the last ended turn was not dead-lettered; `session_unknown`.
         """
         given = unanswered(self._ref, await self.journal())
-        key, model = f"retry:{given.turn}", given.model or None
-        return await self.send(given.parts, key=key, model=model, plugin_input=given.plugin_input)
+        done = act("turn_retried", actor(by, via), session=self.id, target=given.turn)
+        return await send_again(self, self._ref, given, done)
 
     # --- reading
 
@@ -236,14 +243,16 @@ class Session:
 
     # --- control
 
-    async def cancel(self, turn: TurnId | None = None, *, reason: str = "", origin: str = "api") -> CancelOutcome:
+    async def cancel(
+        self, turn: TurnId | None = None, *, reason: str = "", by: str = "", via: str = "api"
+    ) -> CancelOutcome:
         """Request the end of a turn, by default the running or next one. Completion may win the race.
 
         Returns `requested`, `already_requested`, `completion_won`, or `unknown` if there is no such turn. Running calls
         get a grace period; a dispatched `once` call becomes in doubt, never cancelled.
         """
         self._ref.runtime.check_usable()
-        reason, origin = short_text(reason, "the reason"), short_text(origin, "the origin")
+        reason, who = short_text(reason, "the reason"), actor(by, via)
         if turn is not None:  # a blank id is an error, and never means the running turn
             turn = TurnId(check_id(turn, what="the turn"))
             target = turn if await verbs.has(self._ref, turn) else None
@@ -252,9 +261,9 @@ class Session:
         if target is None:
             return "unknown"
         await self._ref.runtime.check_readable(self._ref.stream)
-        return await verbs.cancel(self._ref, target, reason=reason, origin=origin)
+        return await verbs.cancel(self._ref, target, reason=reason, who=who)
 
-    async def pause(self, *, reason: str = "", by: str = "api") -> bool:
+    async def pause(self, *, reason: str = "", by: str = "api", via: str = "api") -> bool:
         """Start no more work in this session until `resume`. False if it was paused already.
 
         Inputs are still accepted, waits can be resolved, and due times stand. A running turn stops at the next
@@ -262,13 +271,13 @@ class Session:
         """
         self._ref.runtime.check_usable()
         await self._ref.runtime.check_readable(self._ref.stream)
-        return await verbs.pause(self._ref, by=short_text(by, "by"), reason=short_text(reason, "the reason"))
+        return await verbs.pause(self._ref, who=actor(by, via), reason=short_text(reason, "the reason"))
 
-    async def resume(self, *, by: str = "api") -> bool:
+    async def resume(self, *, by: str = "api", via: str = "api") -> bool:
         """Resume a paused session. False if it was not paused."""
         self._ref.runtime.check_usable()
         await self._ref.runtime.check_readable(self._ref.stream)
-        return await verbs.resume(self._ref, by=short_text(by, "by"))
+        return await verbs.resume(self._ref, who=actor(by, via))
 
     # --- resolutions
 
@@ -289,7 +298,9 @@ class Session:
         scope = await self._scope()
         return await answers.resolve(self._ref.runtime, unsigned_key(scope.id, Custom(key=name)), resolution)
 
-    async def post_result(self, call: str, value: Json = None, *, error: Failure | None = None) -> Resolved:
+    async def post_result(
+        self, call: str, value: Json = None, *, error: Failure | None = None, by: str = "", via: str = "api"
+    ) -> Resolved:
         """Post the result or failure of a client-side call. The first one wins.
 
         The same result again is accepted, so a client may repeat a post after a lost reply.
@@ -305,17 +316,19 @@ class Session:
             raise Error(Code.INVALID_ARGUMENT, f"a failure must be a Failure, not {type(error).__name__}")
         if not isinstance(call, str):  # pyright: ignore[reportUnnecessaryIsInstance] - any input
             raise posting.unknown(call)
-        [resolved] = (await self.post_results({call: value if error is None else error})).values()
+        [resolved] = (await self.post_results({call: value if error is None else error}, by=by, via=via)).values()
         return resolved
 
-    async def post_results(self, results: Mapping[str, Json | Failure]) -> dict[CallId, Resolved]:
+    async def post_results(
+        self, results: Mapping[str, Json | Failure], *, by: str = "", via: str = "api"
+    ) -> dict[CallId, Resolved]:
         """Post several results, by call, in one write. If one is invalid or late, none is written.
 
         Raises:
             Error: as `post_result`.
         """
         self._ref.runtime.check_usable()
-        return await posting.post(self._ref.runtime, self.id, results)
+        return await posting.post(self._ref.runtime, self.id, results, actor(by, via))
 
     async def answer(self, call: str, answers: Mapping[str, Answer], *, by: str, via: str = "api") -> Resolved:
         """Answer all questions of an `ask_user` call, by question id. `by` names the person. The first answers win.
@@ -337,7 +350,7 @@ class Session:
         state = (await verbs.existing(self._ref))[0]
         return await answers.cancel_waits(self._ref.runtime, self._ref.stream, state.turn_seq) if state.open_turn else 0
 
-    async def revoke_keys(self) -> bool:
+    async def revoke_keys(self, *, by: str = "", via: str = "api") -> bool:
         """Revoke every key that the current turn handed out, permanently, and cancel its waits. Later turns have their
         own keys.
 
@@ -347,7 +360,7 @@ class Session:
             Error: `event_key_invalid` without an open turn; `session_unknown`.
         """
         self._ref.runtime.check_usable()
-        new = await answers.revoke_keys(self._ref.runtime, await self._scope())
+        new = await answers.revoke_keys(self._ref.runtime, await self._scope(), actor(by, via))
         await self.cancel_waits()
         return new
 
@@ -373,10 +386,10 @@ class Session:
                 `invalid_argument` without a name.
         """
         self._ref.runtime.check_usable()
-        name, origin, id = short_text(by, "by"), short_text(via, "via"), short_text(grant, "the grant")
-        if not name.strip():
+        who, id = actor(by, via), short_text(grant, "the grant")
+        if not who.by.strip():
             raise Error(Code.INVALID_ARGUMENT, "a revocation needs a name", hint='by="ana@example.com"')
-        await verbs.revoke(self._ref, id, by=name, via=origin)
+        await verbs.revoke(self._ref, id, who=who)
 
     # --- title, tags, redaction
 
@@ -408,7 +421,7 @@ class Session:
         """
         return (await verbs.existing(self._ref))[0].model
 
-    async def set_model(self, model: str | None) -> None:
+    async def set_model(self, model: str | None, *, by: str = "", via: str = "api") -> None:
         """Set the model from the next turn on, unless an input names another. None means the agent's.
 
         Raises:
@@ -417,7 +430,7 @@ class Session:
         self._ref.runtime.check_usable()
         named = await self._ref.runtime.models.named(model_name(model)) if model is not None else ""
         await self._ref.runtime.check_readable(self._ref.stream)
-        await verbs.set_model(self._ref, named)
+        await verbs.set_model(self._ref, named, actor(by, via))
 
     async def tags(self) -> tuple[str, ...]:
         """Return the session's tags, in order.
@@ -439,7 +452,7 @@ class Session:
         await set_tags(self._ref.runtime.store, self._ref.stream, checked, now=self._ref.runtime.clock.wall_ms())
         await self._ref.runtime.notify_stream(self._ref.stream)
 
-    async def redact(self, seq: int, *, origin: str = "api") -> bool:
+    async def redact(self, seq: int, *, by: str = "", via: str = "api") -> bool:
         """Delete the payload of a record, physically and permanently. Its sha256 stays. False if that was done before.
 
         The record keeps its seq. From the next request on, a model sees `[redacted]`. Bytes that no other record refers
@@ -450,21 +463,27 @@ class Session:
                 `invalid_argument` for a record without payload, or the current title or tags.
         """
         self._ref.runtime.check_usable()
-        origin = short_text(origin, "the origin")
+        who = actor(by, via)
         if not isinstance(seq, int) or isinstance(seq, bool):  # pyright: ignore[reportUnnecessaryIsInstance] - any input
             raise Error(Code.INVALID_ARGUMENT, f"seq must be an integer, not {type(seq).__name__}")
         now = self._ref.runtime.clock.wall_ms()
-        done = await redact(self._ref.runtime.store, self._ref.stream, Seq(seq), origin=origin, now=now)
+        audit = await verbs.audited(self._ref, act("record_redacted", who, session=self.id, target=str(seq)))
+        done = await redact(
+            self._ref.runtime.store, self._ref.stream, Seq(seq), origin=who.by or who.via, now=now, audit=audit
+        )
         await self._ref.runtime.notify_stream(self._ref.stream)
         return done
 
-    async def export(self) -> bytes:
-        """Return the whole session as JSON lines, with its bytes, for `Runtime.import_session`.
+    async def export(self, *, by: str = "", via: str = "api") -> bytes:
+        """Return the whole session as JSON lines, with its bytes, for `Runtime.import_session`. The audit entry is
+        durable before that.
 
         Raises:
             Error: `session_unknown`.
         """
-        return await export(self._ref.runtime.store, await self._info(), now=self._ref.runtime.clock.wall_ms())
+        rt, who, info = self._ref.runtime, actor(by, via), await self._info()
+        await rt.audit_log.record(self._ref.tenant, act("session_exported", who, session=self.id))
+        return await export(rt.store, info, now=rt.clock.wall_ms())
 
     async def _info(self) -> StreamInfo:
         info = await self._ref.runtime.store.stream(self._ref.stream)
@@ -482,11 +501,11 @@ class Session:
         self._ref.runtime.check_usable()
         return self._ref.runtime.files.of_session(self._ref.tenant, self.id)
 
-    async def delete(self) -> bool:
-        """Delete the session and its files, physically. Processes that it started go on. False if
-        there was no session."""
+    async def delete(self, *, by: str = "", via: str = "api") -> bool:
+        """Delete the session and its files, physically. Processes that it started go on, and its entries in the audit
+        log stay. False if there was no session."""
         self._ref.runtime.check_usable()
-        return await verbs.delete(self._ref)
+        return await verbs.delete(self._ref, actor(by, via))
 
     def __repr__(self) -> str:
         return f"Session({self.id!r})"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
 
-from perdure.commit.changes import MODEL_SET, Intervention, Pause
+from perdure.commit.changes import MODEL_SET, Audit, Intervention, Pause
 from perdure.commit.plan import Entry
 from perdure.errors import Code, Error
 from perdure.ids import InputId, SessionId, TurnId, files_stream, tasks_stream, without_keys
@@ -18,6 +18,7 @@ from perdure.inbox.admit import NOBODY, Admission, Delivery, Room, delivery, wit
 from perdure.inbox.items import Input, Wake
 from perdure.observe.ends import end_of, has_turn
 from perdure.processes.visibility import edge_tags
+from perdure.runtime.audit import Actor, act
 from perdure.runtime.clock import uuid7
 from perdure.runtime.shared import TurnResult
 from perdure.runtime.turns.subagents import parent_of, told_of_deletion
@@ -25,6 +26,7 @@ from perdure.runtime.turns.waiting import InboxView, interrupting
 from perdure.session.fold import CODE, SessionState, fold_all
 from perdure.store.protocol import Store
 from perdure.store.shapes import InboxRow, Loaded
+from perdure.vocab.audit import ActRecorded
 from perdure.vocab.log_keys import gate_key, input_key
 from perdure.vocab.messages import InputPart
 from perdure.vocab.processes import SessionScope
@@ -70,6 +72,11 @@ class Withdrawal:
     inputs: tuple[InputId, ...] = ()
 
 
+async def audited(session: SessionRef, *acts: ActRecorded) -> Audit:
+    """Return the audit entries of acts on a session, for their transaction."""
+    return await session.runtime.audit_log.notes(session.tenant, *acts)
+
+
 # --- queued inputs
 
 
@@ -87,6 +94,12 @@ async def queue(session: SessionRef) -> tuple[Queued, ...]:
         )
         for row, item in _inputs(rows)
     )  # fmt: skip
+
+
+async def sent(session: SessionRef, new: Delivery, done: ActRecorded) -> Admission | None:
+    """Send an input in one write with the audit entry of the act that sent it."""
+    audit = await audited(session, done)
+    return (await session.runtime.store.intervene(Intervention(session.stream, delivery=new, audit=audit))).admission
 
 
 async def replace_queued(session: SessionRef, new: Delivery, item: Input) -> Admission | None:
@@ -127,7 +140,7 @@ def _with_room_of(room: Room | None, gone: list[tuple[InboxRow, Input]]) -> Room
 
 
 async def cancel_input(
-    session: SessionRef, input: InputId, *, include_later: bool, origin: str, reason: str
+    session: SessionRef, input: InputId, *, include_later: bool, who: Actor, reason: str
 ) -> Withdrawal:
     """Withdraw a queued input, and with `include_later` all later ones: all or none."""
     store = session.runtime.store
@@ -141,13 +154,15 @@ async def cancel_input(
         parent = await parent_of(store, session.stream)
         if parent is not None and any(item.turn == parent.turn for _, item in gone):
             # A parent waits for that turn, and only the turn's end notifies it.
-            await cancel(session, parent.turn, reason=reason, origin=origin)
+            await cancel(session, parent.turn, reason=reason, who=who)
             gone = [one for one in gone if one[1].turn != parent.turn]
             if not gone:
                 return Withdrawal("cancelled", (input,))
-        now = session.runtime.clock.wall_ms()
+        now, origin = session.runtime.clock.wall_ms(), who.by or who.via
+        done = [act("input_cancelled", who, session=session.id, target=item.input) for _, item in gone]
         intervention = Intervention(
             session.stream,
+            audit=await audited(session, *done),
             notes=tuple(Entry.of(withdrawn(item, origin=origin, reason=reason), at=now) for _, item in gone),
             withdraw=tuple(row.id for row, _ in gone),
             known_inbox=max(row.id for row in rows) if include_later else None,
@@ -267,16 +282,19 @@ async def interrupt(session: SessionRef, new: Delivery, item: Input) -> Admissio
     return (await store.intervene(Intervention(session.stream, delivery=new, notes=notes))).admission
 
 
-async def cancel(session: SessionRef, turn: TurnId, *, reason: str, origin: str) -> CancelOutcome:
+async def cancel(session: SessionRef, turn: TurnId, *, reason: str, who: Actor) -> CancelOutcome:
     """Request the end of a turn, unless its completion wins. The request and the wake of the session are one write."""
     store, now = session.runtime.store, session.runtime.clock.wall_ms()
     gate = await store.find(session.stream, gate_key(turn))
     if gate is not None:
         return _told(gate, new=False)
-    request = CancelRequested(turn=turn, request=uuid7(now), origin=origin, reason=reason)
+    request = CancelRequested(turn=turn, request=uuid7(now), origin=who.by or who.via, reason=reason)
     name = f"cancel:{turn}"
     wake = delivery(session.stream, name, Wake(reason=name), at=now)
-    done = await store.intervene(Intervention(session.stream, delivery=wake, notes=(Entry.of(request, at=now),)))
+    audit = await audited(session, act("turn_cancelled", who, session=session.id, target=turn))
+    done = await store.intervene(
+        Intervention(session.stream, delivery=wake, notes=(Entry.of(request, at=now),), audit=audit)
+    )
     if done.done:
         noted = done.notes[0]
         await session.runtime.notify_stream(session.stream)
@@ -294,21 +312,25 @@ def _told(gate: Row, *, new: bool) -> CancelOutcome:
 # --- pause and resume
 
 
-async def pause(session: SessionRef, *, by: str, reason: str) -> bool:
+async def pause(session: SessionRef, *, who: Actor, reason: str) -> bool:
     """Pause the session. False if it was paused already."""
     now = session.runtime.clock.wall_ms()
-    note = Entry.of(SessionPaused(origin=by, reason=reason), at=now)
-    return await _set_pause(session, Intervention(session.stream, notes=(note,), pause=Pause(by, now)))
+    note = Entry.of(SessionPaused(origin=who.by, reason=reason), at=now)
+    audit = await audited(session, act("session_paused", who, session=session.id))
+    return await _set_pause(session, Intervention(session.stream, notes=(note,), pause=Pause(who.by, now), audit=audit))
 
 
-async def resume(session: SessionRef, *, by: str) -> bool:
+async def resume(session: SessionRef, *, who: Actor) -> bool:
     """Resume the session. A wake makes it claimable even if only an interrupted turn is left. False if it was not
     paused."""
     now = session.runtime.clock.wall_ms()
     name = f"resume:{uuid7(now)}"
     wake = delivery(session.stream, name, Wake(reason="resumed"), at=now)
-    note = Entry.of(SessionResumed(origin=by), at=now)
-    return await _set_pause(session, Intervention(session.stream, wake, (note,), pause=Pause(by, None)))
+    note = Entry.of(SessionResumed(origin=who.by), at=now)
+    audit = await audited(session, act("session_resumed", who, session=session.id))
+    return await _set_pause(
+        session, Intervention(session.stream, wake, (note,), pause=Pause(who.by, None), audit=audit)
+    )
 
 
 async def _set_pause(session: SessionRef, intervention: Intervention) -> bool:
@@ -317,19 +339,20 @@ async def _set_pause(session: SessionRef, intervention: Intervention) -> bool:
     return done
 
 
-async def set_model(session: SessionRef, model: str) -> None:
+async def set_model(session: SessionRef, model: str, who: Actor) -> None:
     """Set the model of later turns. The wake makes the owner read the log before it begins the next turn."""
     now = session.runtime.clock.wall_ms()
     wake = delivery(session.stream, f"model:{uuid7(now)}", Wake(reason=MODEL_SET), at=now)
     note = Entry.of(ModelSet(model=model), at=now)
-    await session.runtime.store.intervene(Intervention(session.stream, wake, (note,)))
+    audit = await audited(session, act("model_set", who, session=session.id, target=model))
+    await session.runtime.store.intervene(Intervention(session.stream, wake, (note,), audit=audit))
     await session.runtime.notify_stream(session.stream)
 
 
 # --- removal
 
 
-async def revoke(session: SessionRef, grant: str, *, by: str, via: str) -> None:
+async def revoke(session: SessionRef, grant: str, *, who: Actor) -> None:
     """Revoke the approval with this id."""
     state, _ = await existing(session)
     found = [made.grant for made in state.grants if made.grant == grant]
@@ -338,19 +361,21 @@ async def revoke(session: SessionRef, grant: str, *, by: str, via: str) -> None:
         raise Error(Code.APPROVAL_UNKNOWN, what, hint="session.grants()")
     rt = session.runtime
     await rt.check_readable(session.stream)
-    revoked = GrantRevoked(grant=found[0], by=by, via=via)
-    await rt.store.annotate(session.stream, Entry.of(revoked, at=rt.clock.wall_ms()))
+    revoked = Entry.of(GrantRevoked(grant=found[0], by=who.by, via=who.via), at=rt.clock.wall_ms())
+    audit = await audited(session, act("grant_revoked", who, session=session.id, target=grant))
+    await rt.store.intervene(Intervention(session.stream, notes=(revoked,), audit=audit))
     await rt.notify_stream(session.stream)
 
 
-async def delete(session: SessionRef) -> bool:
+async def delete(session: SessionRef, who: Actor) -> bool:
     """Delete the session and the streams beside it. A waiting parent is notified in the same write."""
     rt, stream = session.runtime, session.stream
     beside = (files_stream(session.tenant, session.id), tasks_stream(session.tenant, session.id))
     parent = await parent_of(rt.store, stream)
     edges = edge_tags(SessionScope(session_id=session.id))
     told = (told_of_deletion(stream, parent, now=rt.clock.wall_ms()),) if parent is not None else ()
-    deleted = await rt.store.delete(stream, beside=beside, edges=edges, outbox=told)
+    audit = await audited(session, act("session_deleted", who, session=session.id))
+    deleted = await rt.store.delete(stream, beside=beside, edges=edges, outbox=told, audit=audit)
     if deleted and parent is not None:
         rt.notify(parent.stream)
         await rt.notify_stream(parent.stream)

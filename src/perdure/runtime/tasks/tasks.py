@@ -222,7 +222,7 @@ class StoredTasks(SessionTaskRegistry):
             return task
         if task.kind == KIND_MONITOR:
             await self._end_schedule(task)
-        await self.runtime.get_process(task_id).cancel("requested by its session")
+        await self.runtime.get_process(task_id).cancel("requested by its session", via="task")
         if task.kind != KIND_BACKGROUND_TOOL:
             return await self.update(session_id, task_id, SessionTaskUpdate(state="canceled"))
         return await self.get(session_id, task_id)

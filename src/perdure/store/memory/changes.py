@@ -7,6 +7,7 @@ from msgspec import structs
 from perdure.commit.changes import (
     REDACTED,
     Amendment,
+    Audit,
     Intervention,
     Label,
     NewStream,
@@ -43,6 +44,7 @@ def annotate(on: Tables, note: Note) -> Annotated:
 def intervene(on: Tables, intervention: Intervention) -> Intervened:
     """Apply a control write, all or nothing."""
     stream, new, pause = on.existing(intervention.stream), intervention.delivery, intervention.pause
+    check_audit(on, intervention.audit)
     newer = intervention.known_inbox is not None and max(stream.inbox, default=0) > intervention.known_inbox
     if newer or any(row not in stream.inbox for row in intervention.withdraw):
         raise stream_moved(stream.id)
@@ -60,8 +62,10 @@ def intervene(on: Tables, intervention: Intervention) -> Intervened:
     for other in intervention.outbox:
         send(on, other)
     stream.updated_at = on.clock.wall_ms()
+    noted = tuple(_note(stream, entry) for entry in intervention.notes)
+    put_audit(on, intervention.audit if all(one.new for one in noted) else ())
     on.committed()
-    return Intervened(True, admission, tuple(_note(stream, entry) for entry in intervention.notes))
+    return Intervened(True, admission, noted)
 
 
 def _pause(stream: Stream, pause: Pause) -> None:
@@ -73,6 +77,7 @@ def _pause(stream: Stream, pause: Pause) -> None:
 def redact(on: Tables, redaction: Redaction) -> Annotated:
     """Replace a record's content once; delete the snapshot and the blob references of this record alone."""
     stream = on.existing(redaction.stream)
+    check_audit(on, redaction.audit)
     note = redaction.note
     if note.key is not None and note.key in stream.keys:
         return Annotated(stream.keys[note.key], new=False)
@@ -91,6 +96,7 @@ def redact(on: Tables, redaction: Redaction) -> Annotated:
     wake_owner = delivery(stream.id, f"{REDACTED}:{redaction.seq}", Wake(reason=REDACTED), at=redaction.at)
     on.deliver(stream, wake_owner)
     stream.updated_at = on.clock.wall_ms()
+    put_audit(on, redaction.audit)
     on.committed()
     return Annotated(stream.write(note), new=True)
 
@@ -111,6 +117,7 @@ def amend(on: Tables, amendment: Amendment) -> Annotated:
 def create(on: Tables, new: NewStream) -> None:
     """Create a stream with its history."""
     check_admissions(new)
+    check_audit(on, new.audit)
     if new.beside is not None:
         on.existing(new.beside)
     if new.stream in on.streams:
@@ -131,13 +138,21 @@ def create(on: Tables, new: NewStream) -> None:
     stream.number = next(on.numbers)
     on.streams[new.stream] = stream
     on.refer(stream, new.blobs)
+    put_audit(on, new.audit)
     on.committed()
 
 
 def delete(
-    on: Tables, stream: StreamId, beside: tuple[StreamId, ...], edges: tuple[str, ...], outbox: tuple[Delivery, ...]
+    on: Tables,
+    stream: StreamId,
+    also: tuple[tuple[StreamId, ...], tuple[str, ...], tuple[Delivery, ...], Audit],
 ) -> bool:
-    """Delete a stream and everything it owns; wake streams that wait for its promises, which are unknown then."""
+    """Delete a stream and everything it owns; wake streams that wait for its promises, which are unknown then.
+
+    `also` contains further streams to delete, prefixes of tags to remove, deliveries to other streams, and the audit
+    records."""
+    beside, edges, outbox, audit = also
+    check_audit(on, audit)
     deleted = _delete_one(on, stream)
     for other in beside:
         _delete_one(on, other)
@@ -146,6 +161,7 @@ def delete(
             one.tags = tuple(tag for tag in one.tags if not tag.startswith(edges))
     for new in outbox if deleted else ():
         send(on, new)
+    put_audit(on, audit if deleted else ())
     return deleted
 
 
@@ -160,6 +176,18 @@ def _delete_one(on: Tables, stream: StreamId) -> bool:
         notify_streams(on, promise, on.clock.wall_ms())
     on.committed()
     return True
+
+
+def check_audit(on: Tables, audit: Audit) -> None:
+    """Raise before the change if the stream of an audit record does not exist: nothing here is rolled back."""
+    for note in audit:
+        on.existing(note.stream)
+
+
+def put_audit(on: Tables, audit: Audit) -> None:
+    """Append the audit records of a change that took effect."""
+    for note in audit:  # threat: S25, T-AUD-01
+        _note(on.existing(note.stream), note.entry)
 
 
 def _note(stream: Stream, entry: Entry) -> Annotated:

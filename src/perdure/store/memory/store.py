@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from perdure.clock import Clock
-from perdure.commit.changes import Amendment, Intervention, Label, NewStream, Note, Redaction
+from perdure.commit.changes import Amendment, Audit, Intervention, Label, NewStream, Note, Redaction
 from perdure.commit.plan import Blob, Entry, Plan, Receipt
 from perdure.errors import Error
 from perdure.ids import BlobHash, PromiseId, Seq, StreamId, Tenant, WorkerId
@@ -18,6 +18,7 @@ from perdure.store.permits import Permit, PermitRequest
 from perdure.store.shapes import (
     EVERYTHING,
     START,
+    Accepted,
     AlreadyOwned,
     Annotated,
     Claim,
@@ -180,9 +181,10 @@ class MemoryStore:
         beside: tuple[StreamId, ...] = (),
         edges: tuple[str, ...] = (),
         outbox: tuple[Delivery, ...] = (),
+        audit: Audit = (),
     ) -> bool:
         """Delete a stream and everything it owns; wake streams that wait for its promises, which are unknown then."""
-        deleted = changes.delete(self._on, stream, beside, edges, outbox)
+        deleted = changes.delete(self._on, stream, (beside, edges, outbox, audit))
         await self.live.forget(stream)
         return deleted
 
@@ -221,18 +223,31 @@ class MemoryStore:
         return promises.promise(self._on, promise)
 
     async def resolve(
-        self, promise: PromiseId, resolution: Resolution, *, now: int, make: PromiseState | None = None
+        self,
+        promise: PromiseId,
+        resolution: Resolution,
+        *,
+        now: int,
+        make: PromiseState | None = None,
+        audit: Audit = (),
     ) -> Resolved:
         """Resolve a promise and wake every stream that waits for it. The first resolution wins."""
+        changes.check_audit(self._on, audit)
         if make is not None:
             promises.promise(self._on, make)
-        return promises.resolve(self._on, promise, resolution, now)
+        resolved = promises.resolve(self._on, promise, resolution, now)
+        if isinstance(resolved, Accepted):
+            changes.put_audit(self._on, audit)
+        return resolved
 
     async def resolve_all(
-        self, answers: Sequence[tuple[PromiseState, Resolution]], *, now: int
+        self, answers: Sequence[tuple[PromiseState, Resolution]], *, now: int, audit: Audit = ()
     ) -> dict[PromiseId, Resolution]:
         """Resolve several promises, all or none; return the resolutions that prevented it."""
-        return promises.resolve_all(self._on, answers, now)
+        changes.check_audit(self._on, audit)
+        closed = promises.resolve_all(self._on, answers, now)
+        changes.put_audit(self._on, () if closed else audit)
+        return closed
 
     async def peek(self, promise: PromiseId) -> PromiseState | None:
         """Return a promise's current state, or None."""

@@ -8,6 +8,7 @@ from perdure.codec import encode
 from perdure.commit.changes import (
     REDACTED,
     Amendment,
+    Audit,
     Intervention,
     Label,
     NewStream,
@@ -25,7 +26,7 @@ from perdure.inbox.admit import Admitted, Delivery, delivery, stream_unknown
 from perdure.inbox.items import Wake
 from perdure.store.postgres.admissions import deliver, send_one
 from perdure.store.postgres.driver import UniqueViolationError
-from perdure.store.postgres.log import admitted_row, append_admitted, find_row
+from perdure.store.postgres.log import admitted_row, append_admitted, find_row, put_audit
 from perdure.store.postgres.promises import lock_promises, wake_waiting
 from perdure.store.postgres.streams import begin_stream, put, refer, relabel
 from perdure.store.postgres.tx import PgTransaction
@@ -46,6 +47,7 @@ async def create(on: PgTransaction, new: NewStream, now: int) -> None:
             rows = [(a.source_key, a.content, a.turn, a.input) for a in new.admissions]
             await on.all("admissions_put", stream, *([row[i] for row in rows] for i in range(4)))
         await relabel(on, stream, new.stream, new.label)
+        await put_audit(on, new.audit, now)
 
 
 async def annotate(on: PgTransaction, name: StreamId, entry: Entry, label: Label | None, now: int) -> Annotated:
@@ -130,6 +132,7 @@ async def intervene(on: PgTransaction, intervention: Intervention, now: int) -> 
         noted = [await append_admitted(on, name, entry, now) for entry in intervention.notes]
         for other in sorted(intervention.outbox, key=lambda other: other.stream):
             await send_one(on, other, now)
+        await put_audit(on, intervention.audit if all(new for *_, new in noted) else (), now)
     return Intervened(True, admission, tuple(Annotated(row, new=fresh) for _, _, row, fresh in noted))
 
 
@@ -161,16 +164,21 @@ async def redact(on: PgTransaction, redaction: Redaction, now: int) -> Annotated
             await on.all("promise_rewrite", promise, stream, encode(told))
         wake_owner = delivery(name, f"{REDACTED}:{redaction.seq}", Wake(reason=REDACTED), at=redaction.at)
         await put(on, stream, wake_owner)
+        await put_audit(on, redaction.audit, now)
     return Annotated(row, new=True)
 
 
 async def delete(
-    on: PgTransaction, name: StreamId, also: tuple[Sequence[StreamId], Sequence[str], Sequence[Delivery]], now: int
+    on: PgTransaction,
+    name: StreamId,
+    also: tuple[Sequence[StreamId], Sequence[str], Sequence[Delivery], Audit],
+    now: int,
 ) -> bool:
     """Delete a stream and everything it owns; wake streams that wait for its promises, which are unknown then.
 
-    `also` contains further streams to delete, prefixes of tags to remove, and deliveries to other streams."""
-    beside, edges, outbox = also
+    `also` contains further streams to delete, prefixes of tags to remove, deliveries to other streams, and the audit
+    records."""
+    beside, edges, outbox, audit = also
     async with on.transaction():
         await lock_promises(on, name)  # lock order everywhere: promises, then the stream
         deleted = await _delete(on, name, now)
@@ -180,6 +188,7 @@ async def delete(
             await on.all("tags_cut", stream_names(name)[0], begins, f"{begins}\U0010ffff")
         for new in sorted(outbox, key=lambda new: new.stream) if deleted else ():
             await send_one(on, new, now)
+        await put_audit(on, audit if deleted else (), now)
     return deleted
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from perdure.commit.changes import Audit
 from perdure.commit.plan import Entry, ends, key_taken
 from perdure.ids import Seq, StreamId
 from perdure.inbox.admit import stream_unknown
@@ -76,6 +77,16 @@ async def append_admitted(on: PgTransaction, name: StreamId, entry: Entry, now: 
     if ends((entry,)):
         await on.all("tags_end", stream)
     return stream, last_seq, admitted_row(name, seq, entry), True
+
+
+async def put_audit(on: PgTransaction, audit: Audit, now: int) -> None:
+    """Append the audit records of a change that took effect.
+
+    The last lock of each transaction is that of the audit stream, so concurrent changes of a tenant cannot deadlock
+    over it.
+    """
+    for note in audit:  # threat: S25, T-AUD-01
+        await append_admitted(on, note.stream, note.entry, now)
 
 
 def admitted_row(name: StreamId, seq: Seq, entry: Entry) -> Row:

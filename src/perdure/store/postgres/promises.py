@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 from perdure.codec import decode, encode
+from perdure.commit.changes import Audit
 from perdure.ids import PromiseId, StreamId
 from perdure.inbox.admit import is_news, stream_unknown, wake
 from perdure.store.postgres.driver import Cells
+from perdure.store.postgres.log import put_audit
 from perdure.store.postgres.tx import PgTransaction
 from perdure.store.shapes import Accepted, AlreadyResolved, PromiseUnknown, Resolved
 from perdure.vocab.promises import PromiseState, Resolution, TimedOut
@@ -37,16 +40,26 @@ async def _make(on: PgTransaction, promise: PromiseState) -> PromiseState:
     return promise
 
 
-async def resolve(
-    on: PgTransaction, promise: PromiseId, resolution: Resolution, now: int, make: PromiseState | None = None
-) -> Resolved:
-    """Resolve a promise unless it is resolved, and wake the waiting streams; create it first with `make`."""
+@dataclass(frozen=True, slots=True)
+class PgAnswer:
+    """A resolution on its way to a promise, which is created first with `make`, and its audit records."""
+
+    promise: PromiseId
+    resolution: Resolution
+    make: PromiseState | None = None
+    audit: Audit = ()
+
+
+async def resolve(on: PgTransaction, answer: PgAnswer, now: int) -> Resolved:
+    """Resolve a promise unless it is resolved, and wake the waiting streams."""
+    promise, resolution = answer.promise, answer.resolution
     async with on.transaction():
         await on.all("promises_lock", [promise])
-        if make is not None:
-            await _make(on, make)
+        if answer.make is not None:
+            await _make(on, answer.make)
         if await on.one("promise_resolve", promise, encode(resolution)) is not None:
             await wake_waiting(on, promise, now)
+            await put_audit(on, answer.audit, now)
             return Accepted()
         known = await read_promise(on, promise)
         if known is None:
@@ -54,7 +67,10 @@ async def resolve(
         if known.resolution is None:  # too late
             await on.all("promise_lapse", promise, encode(TimedOut()))
             await wake_waiting(on, promise, now)
-            return Accepted() if isinstance(resolution, TimedOut) else AlreadyResolved(TimedOut())
+            if not isinstance(resolution, TimedOut):
+                return AlreadyResolved(TimedOut())
+            await put_audit(on, answer.audit, now)
+            return Accepted()
     return AlreadyResolved(known.resolution)
 
 
@@ -63,7 +79,7 @@ class _Closed(Exception):
 
 
 async def resolve_all(
-    on: PgTransaction, answers: Sequence[tuple[PromiseState, Resolution]], now: int
+    on: PgTransaction, answers: Sequence[tuple[PromiseState, Resolution]], now: int, audit: Audit = ()
 ) -> dict[PromiseId, Resolution]:
     """Resolve several promises, all or none, creating missing ones; return the resolutions that prevented it."""
     closed: dict[PromiseId, Resolution] = {}
@@ -78,6 +94,7 @@ async def resolve_all(
                     await wake_waiting(on, made.id, now)
             if closed:
                 raise _Closed
+            await put_audit(on, audit, now)
     return closed
 
 

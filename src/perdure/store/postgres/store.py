@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from perdure.clock import Clock
-from perdure.commit.changes import Amendment, Intervention, Label, NewStream, Note, Redaction
+from perdure.commit.changes import Amendment, Audit, Intervention, Label, NewStream, Note, Redaction
 from perdure.commit.plan import Blob, Entry, Plan, Receipt, check_budget
 from perdure.errors import Code, Error
 from perdure.ids import BlobHash, PromiseId, Seq, StreamId, Tenant, WorkerId
@@ -636,11 +636,12 @@ class PostgresStore:
         beside: tuple[StreamId, ...] = (),
         edges: tuple[str, ...] = (),
         outbox: tuple[Delivery, ...] = (),
+        audit: Audit = (),
     ) -> bool:
         """Delete a stream and everything it owns. The server's autovacuum removes the dead rows later."""
         now = self._clock.wall_ms()
         deleted = await self._write(
-            lambda on: undisturbed(lambda: changes.delete(on, stream, (beside, edges, outbox), now))
+            lambda on: undisturbed(lambda: changes.delete(on, stream, (beside, edges, outbox, audit), now))
         )  # fmt: skip
         await self.live.forget(stream)
         return deleted
@@ -652,16 +653,23 @@ class PostgresStore:
         return await self._write(lambda on: undisturbed(lambda: promises.make_promise(on, promise)))
 
     async def resolve(
-        self, promise: PromiseId, resolution: Resolution, *, now: int, make: PromiseState | None = None
+        self,
+        promise: PromiseId,
+        resolution: Resolution,
+        *,
+        now: int,
+        make: PromiseState | None = None,
+        audit: Audit = (),
     ) -> Resolved:
         """Resolve a promise and wake every stream that waits for it. The first resolution wins."""
-        return await self._write(lambda on: undisturbed(lambda: promises.resolve(on, promise, resolution, now, make)))
+        answer = promises.PgAnswer(promise, resolution, make, audit)
+        return await self._write(lambda on: undisturbed(lambda: promises.resolve(on, answer, now)))
 
     async def resolve_all(
-        self, answers: Sequence[tuple[PromiseState, Resolution]], *, now: int
+        self, answers: Sequence[tuple[PromiseState, Resolution]], *, now: int, audit: Audit = ()
     ) -> dict[PromiseId, Resolution]:
         """Resolve several promises, all or none; return the resolutions that prevented it."""
-        return await self._write(lambda on: undisturbed(lambda: promises.resolve_all(on, answers, now)))
+        return await self._write(lambda on: undisturbed(lambda: promises.resolve_all(on, answers, now, audit)))
 
     async def peek(self, promise: PromiseId) -> PromiseState | None:
         """Return a promise's current state, or None."""

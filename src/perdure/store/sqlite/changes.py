@@ -8,6 +8,7 @@ from perdure.codec import encode
 from perdure.commit.changes import (
     REDACTED,
     Amendment,
+    Audit,
     Intervention,
     Label,
     NewStream,
@@ -42,6 +43,7 @@ def create(tx: Tx, new: NewStream) -> None:
     for known in new.admissions:
         tx.run("admission_insert", (stream, known.source_key, known.content, known.turn, known.input))
     relabel(tx, stream, new.stream, new.label)
+    put_audit(tx, new.audit)
 
 
 def annotate(tx: Tx, name: StreamId, entry: Entry, label: Label | None = None) -> Annotated:
@@ -99,7 +101,9 @@ def intervene(tx: Tx, intervention: Intervention) -> Intervened:
         _pause(tx, stream, pause)
     for other in intervention.outbox:
         send(tx, other)
-    return Intervened(True, admission, tuple(annotate(tx, name, entry) for entry in intervention.notes))
+    noted = tuple(annotate(tx, name, entry) for entry in intervention.notes)
+    put_audit(tx, intervention.audit if all(one.new for one in noted) else ())
+    return Intervened(True, admission, noted)
 
 
 def _pause(tx: Tx, stream: int, pause: Pause) -> None:
@@ -129,6 +133,7 @@ def redact(tx: Tx, redaction: Redaction) -> Annotated:
         tx.run("promise_rewrite", (encode(told), promise, stream))
     wake_owner = delivery(name, f"{REDACTED}:{redaction.seq}", Wake(reason=REDACTED), at=redaction.at)
     put(tx, stream, wake_owner)
+    put_audit(tx, redaction.audit)
     return noted
 
 
@@ -150,14 +155,23 @@ def delete(tx: Tx, name: StreamId) -> bool:
 
 
 def delete_all(
-    tx: Tx, names: tuple[StreamId, ...], edges: Iterable[str], outbox: Iterable[Delivery] = ()
+    tx: Tx, names: tuple[StreamId, ...], also: tuple[Iterable[str], Iterable[Delivery], Audit]
 ) -> list[bool]:
-    """Delete streams, and the tenant's tags that begin with one of `edges`; return which streams existed.
+    """Delete streams; return which of them existed.
 
-    If the first stream existed, `outbox` are delivered to other streams."""
+    `also` contains prefixes of the tenant's tags to remove and, if the first stream existed, deliveries to other
+    streams and the audit records."""
+    edges, outbox, audit = also
     deleted = [delete(tx, name) for name in names]
     for begins in edges:
         tx.run("tags_cut", (stream_names(names[0])[0], begins, f"{begins}\U0010ffff"))
     for new in outbox if deleted[0] else ():
         send(tx, new)
+    put_audit(tx, audit if deleted[0] else ())
     return deleted
+
+
+def put_audit(tx: Tx, audit: Audit) -> None:
+    """Append the audit records of a change that took effect."""
+    for note in audit:  # threat: S25, T-AUD-01
+        annotate(tx, note.stream, note.entry)

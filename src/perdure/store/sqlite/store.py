@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from perdure.clock import Clock
-from perdure.commit.changes import Amendment, Intervention, Label, NewStream, Note, Redaction
+from perdure.commit.changes import Amendment, Audit, Intervention, Label, NewStream, Note, Redaction
 from perdure.commit.plan import Blob, Entry, Plan, Receipt, check_budget
 from perdure.errors import Code, Error
 from perdure.ids import BlobHash, PromiseId, Seq, StreamId, Tenant, WorkerId
@@ -27,6 +27,7 @@ from perdure.store.release import THIS, Release
 from perdure.store.shapes import (
     EVERYTHING,
     START,
+    Accepted,
     AlreadyOwned,
     Annotated,
     Claim,
@@ -438,9 +439,12 @@ class SqliteStore:
         beside: tuple[StreamId, ...] = (),
         edges: tuple[str, ...] = (),
         outbox: tuple[Delivery, ...] = (),
+        audit: Audit = (),
     ) -> bool:
         """Delete a stream and everything it owns physically, from the file and its write-ahead log."""
-        deleted, *others = await self._write(lambda tx: changes.delete_all(tx, (stream, *beside), edges, outbox))
+        deleted, *others = await self._write(
+            lambda tx: changes.delete_all(tx, (stream, *beside), (edges, outbox, audit))
+        )
         if deleted or any(others):
             await self._reading().blocking(self._empty_wal)
             await self.live.forget(stream)
@@ -466,16 +470,34 @@ class SqliteStore:
         return await self._write(lambda tx: promises.make_promise(tx, promise))
 
     async def resolve(
-        self, promise: PromiseId, resolution: Resolution, *, now: int, make: PromiseState | None = None
+        self,
+        promise: PromiseId,
+        resolution: Resolution,
+        *,
+        now: int,
+        make: PromiseState | None = None,
+        audit: Audit = (),
     ) -> Resolved:
         """Resolve a promise and wake every stream that waits for it. The first resolution wins."""
-        return await self._write(lambda tx: promises.resolve(tx, promise, resolution, now, make))
+
+        def write(tx: Tx) -> Resolved:
+            resolved = promises.resolve(tx, promise, resolution, now, make)
+            changes.put_audit(tx, audit if isinstance(resolved, Accepted) else ())
+            return resolved
+
+        return await self._write(write)
 
     async def resolve_all(
-        self, answers: Sequence[tuple[PromiseState, Resolution]], *, now: int
+        self, answers: Sequence[tuple[PromiseState, Resolution]], *, now: int, audit: Audit = ()
     ) -> dict[PromiseId, Resolution]:
         """Resolve several promises, all or none; return the resolutions that prevented it."""
-        return await self._write(lambda tx: promises.resolve_all(tx, answers, now))
+
+        def write(tx: Tx) -> dict[PromiseId, Resolution]:
+            closed = promises.resolve_all(tx, answers, now)
+            changes.put_audit(tx, () if closed else audit)
+            return closed
+
+        return await self._write(write)
 
     async def peek(self, promise: PromiseId) -> PromiseState | None:
         """Return a promise's current state, or None."""

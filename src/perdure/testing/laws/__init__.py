@@ -13,6 +13,7 @@ that clock. The tests are async: run them with pytest-asyncio in its auto mode, 
 from perdure.testing.laws.amendments import AmendmentLaws
 from perdure.testing.laws.append import AppendLaws
 from perdure.testing.laws.asks import AskLaws
+from perdure.testing.laws.audits import AuditLaws
 from perdure.testing.laws.bench import Bench, StoreBench
 from perdure.testing.laws.blobs import BlobLaws
 from perdure.testing.laws.changes import ChangeLaws
@@ -54,6 +55,7 @@ class StoreLaws(
     ChangeLaws,
     InterventionLaws,
     AmendmentLaws,
+    AuditLaws,
     PruneLaws,
     LiveLaws,
 ):
