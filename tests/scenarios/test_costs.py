@@ -123,6 +123,20 @@ async def test_an_answer_from_outside_is_one_commit(tmp_path: Path) -> None:
         assert core_of(rt).store.counters.commits - before == 1
 
 
+async def test_s25_audit_entry_of_an_act_is_no_commit_of_its_own(address: str) -> None:
+    """S25: an act is one commit with its entry; only the first act of a month commits the new stream before."""
+    async with Runtime(address, agents=[agent()], worker=False) as rt:
+        session = await rt.session("s", agent="a")
+        await session.send("opens the session")
+        counters, costs = core_of(rt).store.counters, list[int]()
+        for act in (session.pause, session.resume, session.pause, session.resume):
+            before = counters.commits
+            assert await act(by="ann")
+            costs.append(counters.commits - before)
+        assert costs == [2, 1, 1, 1]
+        assert len(await rt.audit.list()) == 4
+
+
 async def test_s16_counting_a_queue_adds_no_statement_to_a_send(address: str) -> None:
     """S16: the room of a queue is counted in the statements that admit an input."""
     async with Runtime(address, agents=[agent()], worker=False) as rt:

@@ -278,6 +278,7 @@ async def settled(rt: Runtime) -> Aim:
     sent = await session.send([CANARY, Attachment("image/png", PNG)])
     await session.set_title(CANARY)
     await session.set_tags(["private"])
+    await session.export(by="spy", via=CANARY)
     await session.files.write_file("/secret.txt", CANARY)
     await rt.start(waits, CANARY, id="p1")
     await rt.processes.grant("p1", session="s1")
@@ -401,7 +402,7 @@ async def test_s2_t_ten_01_no_public_call_reaches_another_tenant(new_store: NewS
         faults, reached = await surface([rt, own], fixture.aim, fixture.store)
         assert faults == []
         handles = {"Session", "TurnHandle", "ProcessHandle", "ScheduleHandle", "SubscriptionHandle", "SessionFiles"}
-        managers = {"Approvals", "Processes", "Schedules", "Triggers", "StoredTasks", "Files"}
+        managers = {"Approvals", "Audit", "Processes", "Schedules", "Triggers", "StoredTasks", "Files"}
         assert {"Runtime"} | handles | managers <= set(reached)
         missing = {
             name
@@ -414,8 +415,13 @@ async def test_s2_t_ten_01_no_public_call_reaches_another_tenant(new_store: NewS
 async def test_t_ten_01_foreign_call_is_found_by_the_matrix(new_store: NewStore) -> None:
     """A call that reads or changes the victim is a fault: the matrix can fail."""
     async with victim_and_other(new_store) as fixture:
-        subjects = {"Tasks": fixture.worker.tasks, "Session": fixture.worker.get_session("s1")}
+        subjects = {
+            "Audit": fixture.worker.audit,
+            "Tasks": fixture.worker.tasks,
+            "Session": fixture.worker.get_session("s1"),
+        }
         faults: list[str] = []
         await attacked(subjects, fixture.aim, fixture.store, faults)
+        assert any(fault.startswith("Audit.list read") for fault in faults)
         assert any(fault.startswith("Tasks.get read") for fault in faults)
         assert any(fault.startswith("Session.delete changed") for fault in faults)

@@ -68,6 +68,13 @@ MUTANTS = [
         f"{AUDIT} -k 'flood'",
     ),
     Mutant(
+        "the audit log of another tenant is listed",
+        "runtime/audit.py",
+        "await months(self._host.store, self._host.tenant)",
+        'await months(self._host.store, "default")',
+        "tests/scenarios/test_tenant_matrix.py -k 'no_public_call and memory'",
+    ),
+    Mutant(
         "one wrong clock deletes the audit log",
         "runtime/audit.py",
         "oldest = min(await self._store.now(), self._clock.wall_ms())",
