@@ -16,14 +16,14 @@ from perdure.events import Event
 from perdure.ids import BlobHash, PromiseId
 from perdure.models.protocol import ModelEvent, ModelReply, ModelRequest, ProviderCall
 from perdure.models.scripted import ScriptedAnswer, ScriptedModel, call, calls, say
-from perdure.runtime.internals import ref_of
+from perdure.runtime.internals import core_of, ref_of
 from perdure.services.secrets import Redactor
 from perdure.store.aes_gcm import AesGcmCodec
 from perdure.store.shapes import Accepted, AlreadyResolved
 from perdure.testing import tool_context
 from perdure.tools.client_side import ask_user
 from tests.scenarios.conftest import App, NewStore, until
-from tests.scenarios.test_bodies import HURRIED, outputs, status
+from tests.scenarios.test_bodies import HURRIED, outputs, parked, status
 from tests.scenarios.test_client_side import begun, refusal, waiting_question
 
 VALUE = 'hunter2-Zürich-"quoted"'
@@ -253,3 +253,84 @@ def test_a_veil_hides_values_wherever_they_are_and_short_ones_only_alone() -> No
         470,
     ]
     assert Redactor().json({"a": 1}) == {"a": 1}
+
+
+# --- redaction and identity
+
+
+TOLD = "use hunter2-Zürich now"
+
+
+@tool(effect="resumable")
+async def mails(ctx: ToolContext) -> str:
+    """Use a value that did not come from `ctx.secrets`, so that another process has not seen it."""
+
+    async def same(given: str) -> str:
+        return given
+
+    said = await ctx.step("mail", same, TOLD)
+    await ctx.triggers.emit("mail.sent", {"text": TOLD}, key="k1")
+    await ctx.wait_for_event("go")
+    return said
+
+
+async def test_s10_replay_where_the_secret_was_not_seen_is_the_same(app: App) -> None:
+    model = ScriptedModel.by_input({"go": [call("mails"), say("ok")]}, default=[say("ok")])
+    first = await app.open(model, mails, tuning=HURRIED)
+    first.triggers.declare("mail.sent")
+    session = await first.session("s", agent="a")
+    core = core_of(first)
+    core.seen_secrets.add(ref_of(session).stream, "hunter2-Zürich")
+    sent = await session.send("go", key="first")
+    noted = await session.send(f"later, {TOLD}", key="second")
+    await parked(first, session)
+    await core.drain(5)
+    second = await app.open(model, mails, tuning=HURRIED)
+    second.triggers.declare("mail.sent")
+    there = second.get_session("s")
+    again = await there.send(f"later, {TOLD}", key="second")
+    assert (again.is_duplicate, again.turn_id) == (True, noted.turn_id)
+    await there.resolve("go", 1)
+    assert (await second.get_session("s").ask("and?", timeout=20)).startswith("ok")
+    assert outputs(await there.messages())[0] == "use [secret] now"
+    assert b"hunter2" not in await rows_of(there)
+    assert sent.turn_id != noted.turn_id
+
+
+async def test_s10_body_sees_the_same_step_result_before_and_after_a_crash(app: App) -> None:
+    seen: list[str] = []
+
+    @tool(effect="resumable")
+    async def twice(ctx: ToolContext) -> str:
+        """Keep what a step returned, on every entry."""
+        seen.append(await ctx.step("mail", lambda: TOLD))
+        await ctx.wait_for_event("go")
+        return "done"
+
+    rt = await app.open(ScriptedModel(call("twice"), say("ok")), twice, tuning=HURRIED)
+    session = await rt.session("s", agent="a")
+    core_of(rt).seen_secrets.add(ref_of(session).stream, "hunter2-Zürich")
+    await session.send("go")
+    await parked(rt, session)
+    await session.resolve("go", 1)
+    await status(session, "idle")
+    assert len(seen) >= 2
+    assert set(seen) == {"use [secret] now"}
+
+
+async def test_t_sec_02_secret_that_is_a_common_word_breaks_no_session(app: App) -> None:
+    words = ("echo", "session", "text", "success", "input", "a", "done", "user", "value")
+    rt = await app.open(ScriptedModel(call("echo", text="an input of a user"), say("all done", exact=True)), echo)
+    session = await rt.session("s", agent="a")
+    for word in words:
+        core_of(rt).seen_secrets.add(ref_of(session).stream, word)
+    assert await session.ask("go", timeout=20) == "all [secret]"
+    assert outputs(await session.messages()) == ["an [secret] of a [secret]"]
+    other = await rt.session("other", agent="a")
+    assert await other.ask("go", timeout=20) == "all done"
+
+
+@tool
+async def echo(text: str) -> str:
+    """Return the text."""
+    return text

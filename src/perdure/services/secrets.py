@@ -40,6 +40,8 @@ MIN_CODED_CHARS = 8
 SEARCHED_AT_ONCE_BYTES = 262_144
 """More bytes are searched in a thread: a search takes about 1 ms per MiB and value."""
 
+_WORD = re.compile("[a-z_]{1,16}")
+
 _CODE = re.compile("%[0-9A-F]{2}")
 
 
@@ -292,7 +294,7 @@ class _Matcher:
         return re.sub(b"|".join(map(re.escape, found)), HIDDEN.encode(), data) if found else data
 
     def json(self, value: Json) -> Json:
-        """Return the JSON value with all values replaced."""
+        """Return the JSON value with all values replaced. A name that is a plain word stays: code depends on it."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, int | float) and not isinstance(value, bool):
@@ -300,7 +302,8 @@ class _Matcher:
         if isinstance(value, list | tuple):
             return [self.json(one) for one in cast("list[Json]", value)]
         if isinstance(value, dict):
-            return {self.text(name): self.json(one) for name, one in cast("dict[str, Json]", value).items()}
+            items = cast("dict[str, Json]", value).items()
+            return {name if _WORD.fullmatch(name) else self.text(name): self.json(one) for name, one in items}
         return value
 
     def safe_end(self, text: str) -> int:

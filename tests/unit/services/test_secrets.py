@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import copy
 import dataclasses
@@ -9,6 +10,7 @@ import json
 import logging
 import pickle
 import re
+from typing import get_args, get_type_hints
 from urllib.parse import quote, quote_plus
 
 import msgspec
@@ -18,8 +20,13 @@ from pydantic_core import PydanticSerializationError
 
 from perdure.codec import Json, to_json
 from perdure.errors import Code, Error
-from perdure.ids import StreamId
-from perdure.services.secrets import Redactor, Secret, SeenSecrets
+from perdure.ids import EffectId, StreamId
+from perdure.inbox.items import Item
+from perdure.services.secret_fields import IDENTITY, fields_of
+from perdure.services.secrets import OutputPieces, Redactor, Secret, SeenSecrets
+from perdure.vocab.effects import DurableStep, EffectKind
+from perdure.vocab.promises import Resolution
+from perdure.vocab.records import EffectStarted, Record, kind_of, read, write
 
 VALUE = 'pa"ss\nwörd-Ünï/+&?=%'
 HERE = StreamId("session:default:s")
@@ -116,6 +123,125 @@ def test_s10_t_sec_02_short_values_do_not_hide_ordinary_text(value: str, text: s
     assert redactor(value).text(text) == text
 
 
+LONG = "".join(f"{at:05}-" for at in range(1_667))
+"""A value of 10,002 characters."""
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "shown"),
+    [
+        ("1", "1", "[secret]"),
+        ("abc", "abc", "[secret]"),
+        ("abcd", "x abcd y", "x [secret] y"),
+        (LONG, f"<{LONG}>", "<[secret]>"),
+        ('a"b\n', 'say a"b\n!', "say [secret]!"),
+        ("größer", "ist größer!", "ist [secret]!"),
+        ("secret", "a [secret] of mine is secret", "a [secret] of mine is [secret]"),
+    ],
+)
+def test_t_sec_02_values_of_every_kind_are_hidden(value: str, text: str, shown: str) -> None:
+    assert redactor(value).text(text) == shown
+    assert redactor(value).text(shown) == shown  # what is hidden is not hidden again
+    assert redactor(value).json({"a": [text]}) == {"a": [shown]}
+
+
+def test_t_sec_02_prefixes_of_each_other_are_hidden_whole() -> None:
+    both = redactor("pass", "password-1", "password-1-and-more")
+    assert both.text("pass password-1 password-1-and-more password") == "[secret] [secret] [secret] [secret]word"
+
+
+# --- records
+
+
+def started(**command: Json) -> EffectStarted:
+    step = DurableStep(step_id="mail", input=command)
+    return EffectStarted(id=EffectId("c1.0/step:mail"), kind=EffectKind.DURABLE_STEP, fingerprint="mail", command=step)
+
+
+def test_s10_content_of_a_record_is_hidden_and_its_identity_stays() -> None:
+    record = started(to="me", text="use mail-4711", nested=[{"mail-4711": "mail-4711"}], n=4711)
+    hidden = redactor("mail-4711", "mail", "c1.0/step:mail", "durable_step").value(record)
+    nested = [{"[secret]": "[secret]"}]
+    assert hidden == started(to="me", text="use [secret]", nested=nested, n=4711)
+    assert read(kind_of(hidden), write(hidden)) == hidden
+
+
+def test_s10_redaction_twice_is_the_same_record() -> None:
+    both = redactor("secret", 'pa"ss-4711', "4711-x")
+    once = both.value(started(text='the secret pa"ss-4711, 4711-x', more=json.dumps('pa"ss-4711')))
+    assert both.value(once) == once
+    assert "4711" not in repr(once)
+
+
+def test_s10_record_without_a_value_is_returned_unchanged() -> None:
+    record = started(text="nothing here")
+    assert redactor("mail-4711").value(record) is record
+    assert Redactor(SeenSecrets(), HERE).value(record) is record
+
+
+def test_s10_names_with_a_value_are_refused() -> None:
+    redactor("mail-4711").check_names("mail", "4711")
+    with pytest.raises(Error) as caught:
+        redactor("mail-4711").check_names("a", "job-mail-4711")
+    assert caught.value.code is Code.INVALID_ID
+    assert "4711" not in str(caught.value)
+
+
+def test_secrets_of_one_session_do_not_change_what_another_writes() -> None:
+    seen, there = SeenSecrets(), StreamId("session:default:other")
+    seen.add(HERE, "invoice")
+    assert Redactor(seen, there).text("an invoice") == "an invoice"
+
+
+async def test_s10_task_that_works_for_a_session_hides_its_secrets_elsewhere() -> None:
+    seen, there = SeenSecrets(), StreamId("session:default:other")
+    seen.add(HERE, "hunter2-x")
+
+    async def body() -> str:
+        Redactor(seen, HERE).speaks()
+        return await asyncio.to_thread(Redactor(seen, there).text, "use hunter2-x")
+
+    assert await asyncio.create_task(body()) == "use [secret]"
+    assert Redactor(seen, there).text("use hunter2-x") == "use hunter2-x"
+
+
+# --- every text field is content or identity
+
+
+def structs_of(hint: object, found: set[type[msgspec.Struct]]) -> None:
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        if hint not in found:
+            found.add(hint)
+            for inner in get_type_hints(hint).values():
+                structs_of(inner, found)
+        return
+    for part in get_args(hint):
+        structs_of(part, found)
+
+
+def test_every_identity_name_is_a_field_of_a_stored_struct() -> None:
+    found: set[type[msgspec.Struct]] = set()
+    for root in (Record, Item, Resolution):
+        structs_of(root, found)
+    assert len(found) > 100
+    assert {name for kind in found for name in kind.__struct_fields__} >= IDENTITY
+
+
+CONTENT_FIELDS = {
+    *("plugin_input", "text", "url", "title", "document", "excerpts", "name", "malformed", "reason", "code"),
+    *("problem", "partial", "message", "hint", "connection_required", "error", "tags", "label", "description"),
+    "result",
+}
+
+
+def test_new_text_field_of_a_record_is_content_unless_named() -> None:
+    found: set[type[msgspec.Struct]] = set()
+    for root in (Record, Item, Resolution):
+        structs_of(root, found)
+    content = {name for kind in found for name, _, mode in fields_of(kind) if mode == "content"}
+    assert content == CONTENT_FIELDS, "a new text field: add it here, or to IDENTITY if a fold or replay depends on it"
+
+
 # --- pieces
 
 
@@ -132,6 +258,20 @@ def test_s10_t_sec_02_short_values_do_not_hide_ordinary_text(value: str, text: s
 )
 def test_s10_beginning_of_a_value_is_held_back(values: tuple[str, ...], text: str, shown: str) -> None:
     assert text[: redactor(*values).safe_end(text)] == shown
+
+
+def test_s10_output_in_pieces_hides_a_value_that_straddles_them() -> None:
+    own, pieces = redactor("hunter2-x"), OutputPieces()
+    shown = [pieces.add("stdout", piece, own) for piece in ("key hun", "ter2", "-x, hun", "gry")]
+    assert "".join(shown) == "key [secret], hungry"
+    assert pieces.add("stderr", "a hunter", own) == "a "
+    assert pieces.rest(own) == {"stderr": "hunter"}
+    assert pieces.rest(own) == {}
+
+
+def test_s10_masked_text_keeps_its_length() -> None:
+    assert redactor("hunter2-hunter2").masked("key hunter2-hunter2!") == "key [secret]*******!"
+    assert redactor("abcd").masked("abcd") == "[sec"
 
 
 # --- log records
