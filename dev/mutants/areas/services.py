@@ -7,6 +7,9 @@ from dev.mutants.mutant import Mutant
 FILES = "tests/scenarios/test_files.py"
 FILE_LAWS = "tests/conformance/test_files.py"
 LARGE = "tests/scenarios/test_large_inputs.py"
+    ),
+    Mutant(
+CANARY = "tests/scenarios/test_canary.py -k sqlite"
 
 MUTANTS = [
     Mutant(
@@ -26,8 +29,8 @@ MUTANTS = [
     Mutant(
         "a secret in JSON, in a URL or in base64 is not redacted",
         "services/secrets.py",
-        "        for form in forms_of(value):\n            if form in text:",
-        "        for form in (value,):\n            if form in text:",
+        "for value in values for form in forms_of(value)}",
+        "for value in values for form in (value,)}",
         "tests/unit/services/test_secrets.py -k 'every_form'",
     ),
     Mutant(
@@ -47,9 +50,72 @@ MUTANTS = [
     Mutant(
         "a log record shows a secret",
         "services/secrets.py",
-        "        if not _revealed:\n",
-        "        if True:\n",
+        "        if values := _all_seen():\n",
+        "        if values := ():\n",
         "tests/unit/services/test_secrets.py -k 'log_records'",
+    ),
+    Mutant(
+        "a file of a tool contains a secret",
+        "services/files/protocol.py",
+        "await self.redactor.data_of_any_size(data)",
+        "data",
+        CANARY,
+    ),
+    Mutant(
+        "a delivery contains a secret",
+        "runtime/redacted_store.py",
+        "item=redactor.value(new.item)",
+        "item=new.item",
+        CANARY,
+    ),
+    Mutant(
+        "a record that needs no owner contains a secret",
+        "runtime/redacted_store.py",
+        "return records.write(redactor.value(records.read(kind, data)))",
+        "return data",
+        CANARY,
+    ),
+    Mutant(
+        "a title contains a secret",
+        "runtime/redacted_store.py",
+        "title = label.title and redactor.text(label.title)",
+        "title = label.title",
+        CANARY,
+    ),
+    Mutant(
+        "a tool names a session by a secret",
+        "services/secrets.py",
+        "            by.check_names(*names)",
+        "            pass",
+        CANARY,
+    ),
+    Mutant(
+        "the fingerprint of a step depends on the secrets that the process has seen",
+        "tools/body.py",
+        "input=checked_input(name, given))",
+        "input=speaker().json(checked_input(name, given)))",
+        "tests/scenarios/test_secrets.py -k 'not_seen and memory'",
+    ),
+    Mutant(
+        "a secret that straddles two pieces of live output is shown",
+        "services/secrets.py",
+        "        end = redactor.safe_end(text)\n        if end",
+        "        end = len(text)\n        if end",
+        "tests/unit/services/test_secrets.py -k 'straddles'",
+    ),
+    Mutant(
+        "redaction changes the ids of a record",
+        "services/secret_fields.py",
+        '"content" if is_content and str in leaves else "identity"',
+        '"content" if str in leaves else "identity"',
+        "tests/unit/services/test_secrets.py -k 'identity_stays'",
+    ),
+    Mutant(
+        "a secret is hidden only in the writes of its own session",
+        "services/secrets.py",
+        "            values = (*values, *speaker._own())\n",
+        "            pass\n",
+        "tests/unit/services/test_secrets.py -k 'hides_its_secrets_elsewhere'",
     ),
     Mutant(
         "a repeated hour is due twice",

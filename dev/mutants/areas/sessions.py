@@ -60,9 +60,9 @@ MUTANTS = [
     ),
     Mutant(
         "a tool's prompt is not redacted",
-        "runtime/calls/completions.py",
-        "_redacted(_messages(asked.messages), self._veil)",
-        "_messages(asked.messages)",
+        "runtime/calls/reading.py",
+        "model.stream(without_secrets(request))",
+        "model.stream(request)",
         f"{SECRETS} -k 'nowhere_else and memory'",
     ),
     Mutant(

@@ -442,9 +442,9 @@ MUTANTS = [
     ),
     Mutant(
         "a step result is not redacted",
-        "tools/step_outcomes.py",
-        "value=redactor.json(kept.value)",
-        "value=kept.value",
+        "runtime/turns/loop.py",
+        "        records = self.owned.redactor.values(records)\n",
+        "",
         f"{SECRETS} -k 'nowhere_else and memory'",
     ),
     Mutant(
