@@ -81,7 +81,7 @@ class CallOrigin:
     completion: Completion | None = None
     event_emitter: EventEmitter | None = None
     event_context: EventContext | None = None
-    pieces: OutputPieces = field(default_factory=OutputPieces)
+    pieces: OutputPieces = field(default_factory=OutputPieces, compare=False)
     prepared_payload: Json = None
     turn_context: TurnContext = field(default_factory=TurnContext)
     agent_frame_id: str = ""
