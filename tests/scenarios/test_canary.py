@@ -540,7 +540,7 @@ class Scenario:
 
     async def _register(self, rt: Runtime) -> None:
         core, stream = core_of(rt), ref_of(rt.get_session("s")).stream
-        vault = StoredSecrets(core.store, core.secrets, stream, Redactor(core.seen_secrets, stream))
+        vault = StoredSecrets(core.store, core.secrets, stream, Redactor(core.seen_secrets, stream), core.audit_log)
         for name, it in self.canaries.items():
             await vault.put("call", name, it.value)
             await vault.put("call", f"{name}, plain", it.plain)

@@ -330,6 +330,7 @@ PLAIN = {
     "Agent": "a declaration of the application",
     "Models": "the application's, and the same for all tenants",
     "SystemClock": "a clock",
+    "RedactedStore": "the store: every call names the stream with its tenant",
     "RuntimeCore": "the inside of a runtime: handles refer to it, and no document names it",
 }
 """Classes with async methods that are no part of the matrix, and why."""

@@ -7,8 +7,6 @@ from dev.mutants.mutant import Mutant
 FILES = "tests/scenarios/test_files.py"
 FILE_LAWS = "tests/conformance/test_files.py"
 LARGE = "tests/scenarios/test_large_inputs.py"
-    ),
-    Mutant(
 CANARY = "tests/scenarios/test_canary.py -k sqlite"
 
 MUTANTS = [

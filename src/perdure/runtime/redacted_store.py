@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 from msgspec.structs import replace
 
-from perdure.commit.changes import Amendment, Intervention, Label, NewStream, Note
+from perdure.commit.changes import Amendment, Audit, Intervention, Label, NewStream, Note, Redaction
 from perdure.commit.plan import Entry, Plan, Receipt
 from perdure.ids import PromiseId, SessionId, StreamId, WorkerId, session_stream, stream_names
 from perdure.inbox.admit import Admission, Delivery, Opening
@@ -108,6 +108,9 @@ class RedactedStore:  # threat: S10, T-SEC-01
     def _note(self, note: Note) -> Note:
         return Note(note.stream, self._entry(note.stream, note.entry), self._label(note.stream, note.label))
 
+    def _notes(self, notes: tuple[Note, ...]) -> tuple[Note, ...]:
+        return tuple([self._note(one) for one in notes])
+
     def _promise(self, promise: PromiseState) -> PromiseState:
         if promise.resolution is None or promise.id.startswith(REFERENCE):  # a stored secret is ciphertext
             return promise
@@ -135,7 +138,14 @@ class RedactedStore:  # threat: S10, T-SEC-01
 
     async def annotate_all(self, notes: Sequence[Note]) -> tuple[Annotated, ...]:
         """Redact and append admitted records to several streams, all or nothing."""
-        return await self._store.annotate_all([self._note(one) for one in notes] if self._seen.by_stream else notes)
+        return await self._store.annotate_all(self._notes(tuple(notes)) if self._seen.by_stream else notes)
+
+    async def redact(self, redaction: Redaction) -> Annotated:
+        """Apply a redaction with a redacted note."""
+        if self._seen.by_stream:
+            note = self._entry(redaction.stream, redaction.note)
+            redaction = replace(redaction, note=note, audit=self._notes(redaction.audit))
+        return await self._store.redact(redaction)
 
     async def intervene(self, intervention: Intervention) -> Intervened:
         """Redact and apply a control write."""
@@ -146,6 +156,7 @@ class RedactedStore:  # threat: S10, T-SEC-01
                 delivery=None if new is None else self._outside(new),
                 notes=tuple([self._entry(stream, entry) for entry in intervention.notes]),
                 outbox=tuple([self._delivery(other) for other in intervention.outbox]),
+                audit=self._notes(intervention.audit),
             )
         return await self._store.intervene(intervention)
 
@@ -156,11 +167,12 @@ class RedactedStore:  # threat: S10, T-SEC-01
         beside: tuple[StreamId, ...] = (),
         edges: tuple[str, ...] = (),
         outbox: tuple[Delivery, ...] = (),
+        audit: Audit = (),
     ) -> bool:
-        """Delete streams; redact the outbox entries."""
+        """Delete streams; redact the outbox and audit entries."""
         if self._seen.by_stream:
-            outbox = tuple([self._delivery(new) for new in outbox])
-        return await self._store.delete(stream, beside=beside, edges=edges, outbox=outbox)
+            outbox, audit = tuple([self._delivery(new) for new in outbox]), self._notes(audit)
+        return await self._store.delete(stream, beside=beside, edges=edges, outbox=outbox, audit=audit)
 
     async def amend(self, amendment: Amendment) -> Annotated:
         """Redact and apply a conditional append."""
@@ -172,7 +184,8 @@ class RedactedStore:  # threat: S10, T-SEC-01
         """Redact and create a stream with its history."""
         if self._seen.by_stream:
             entries = tuple([self._entry(new.stream, entry) for entry in new.entries])
-            new = replace(new, entries=entries, label=self._label(new.stream, new.label) or new.label)
+            label = self._label(new.stream, new.label) or new.label
+            new = replace(new, entries=entries, label=label, audit=self._notes(new.audit))
         await self._store.create(new)
 
     async def promise(self, promise: PromiseState) -> PromiseState:
@@ -180,21 +193,29 @@ class RedactedStore:  # threat: S10, T-SEC-01
         return await self._store.promise(self._promise(promise) if self._seen.by_stream else promise)
 
     async def resolve(
-        self, promise: PromiseId, resolution: Resolution, *, now: int, make: PromiseState | None = None
+        self,
+        promise: PromiseId,
+        resolution: Resolution,
+        *,
+        now: int,
+        make: PromiseState | None = None,
+        audit: Audit = (),
     ) -> Resolved:
         """Redact a resolution and resolve a promise with it."""
         if self._seen.by_stream:
             known = make or await self._store.peek(promise)
             resolution = self._of(known.stream if known is not None else NOWHERE).value(resolution)
-        return await self._store.resolve(promise, resolution, now=now, make=make)
+            audit = self._notes(audit)
+        return await self._store.resolve(promise, resolution, now=now, make=make, audit=audit)
 
     async def resolve_all(
-        self, answers: Sequence[tuple[PromiseState, Resolution]], *, now: int
+        self, answers: Sequence[tuple[PromiseState, Resolution]], *, now: int, audit: Audit = ()
     ) -> dict[PromiseId, Resolution]:
         """Redact resolutions and resolve several promises with them, all or none."""
         if self._seen.by_stream:
             answers = [(made, self._of(made.stream).value(resolution)) for made, resolution in answers]
-        return await self._store.resolve_all(answers, now=now)
+            audit = self._notes(audit)
+        return await self._store.resolve_all(answers, now=now, audit=audit)
 
 
 _BESIDE = frozenset({"files", "tasks"})
