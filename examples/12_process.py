@@ -38,7 +38,7 @@ async def main() -> None:
             await handle.signal("go", "ann")
             print("1 ", await handle.result(timeout=30))
             print("2 ", await (await rt.start(report, "perdure", id="report-1")).result(timeout=30))
-            print("3 ", [one.handle.id for one in await rt.processes.list("all")])
+            print("3 ", [one.handle.id for one in await rt.processes.list(ended=True)])
 
 
 asyncio.run(main())

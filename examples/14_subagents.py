@@ -39,7 +39,7 @@ async def main(folder: Path) -> None:
         session = await rt.session("desk", agent="chief")
         print(await session.ask("Publish something about tea"))
         for info in await rt.list_sessions():
-            print(f"{info.agent}: {'started by the tool' if info.name != 'desk' else 'asked by us'}")
+            print(f"{info.agent}: {'started by the tool' if info.id != 'desk' else 'asked by us'}")
         print(f"model calls, the writer's included: {(await session.usage()).calls}")
 
 

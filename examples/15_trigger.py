@@ -3,7 +3,7 @@
     python examples/15_trigger.py
 
 See: subscriptions with and without arguments, an occurrence under a key, a tool that emits once across two attempts,
-and the deliveries of an occurrence. See docs/guides/triggers.md.
+the deliveries of an occurrence, and the started processes. See docs/guides/triggers.md.
 """
 
 import asyncio
@@ -47,10 +47,9 @@ async def main(folder: Path) -> None:
         print("2 ", "the same again:", again.is_duplicate, [one.subscription for one in await again.deliveries()])
         await shelf.disable(expected_revision=1)
         print("3 ", await (await rt.session("s", agent="till")).ask("Take it."))
-        while (await rt.triggers.source("order.paid")).state.occurrences < 2:
+        while len(started := await rt.processes.list(ended=True)) < 3:
             await asyncio.sleep(0.01)
-        [(_, last), *_] = await rt.triggers.occurrences(paid.stream)
-        print("4 ", last.payload, [one.subscription for one in last.deliveries])
+        print("4 ", sorted(one.registration.definition for one in started))
 
 
 with tempfile.TemporaryDirectory() as folder:

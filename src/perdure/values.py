@@ -7,6 +7,7 @@ from perdure.observe.why import Explanation
 from perdure.runtime.audit import AuditedAct
 from perdure.runtime.deps import DepsContext
 from perdure.runtime.instructions import InstructionsContext
+from perdure.runtime.sessions.info import SessionDetails, SessionInfo
 from perdure.tools.context import Cancellation
 from perdure.vocab.messages import AttachmentRef
 from perdure.vocab.outcomes import PendingCompletion
@@ -21,5 +22,7 @@ __all__ = [
     "InstructionsContext",
     "PendingCompletion",
     "PendingItem",
+    "SessionDetails",
+    "SessionInfo",
     "Usage",
 ]

@@ -74,6 +74,8 @@ FRONTS = {
         "InstructionsContext",
         "PendingCompletion",
         "PendingItem",
+        "SessionDetails",
+        "SessionInfo",
         "Usage",
     ],
 }
@@ -85,10 +87,18 @@ RUNTIME = [
 ]  # fmt: skip
 SESSION = [
     "answer", "ask", "cancel", "cancel_input", "cancel_waits", "delete", "events", "export", "files", "grants", "id",
-    "journal", "messages", "model", "move", "pause", "pending", "post_result", "post_results", "queued_inputs",
+    "info", "journal", "messages", "move", "pause", "pending", "post_result", "post_results", "queued_inputs",
     "redact", "resolve", "resume", "retry", "revoke_grant", "revoke_keys", "send", "set_model", "set_tags",
-    "set_title", "tags", "title", "usage", "usage_entries", "why",
+    "set_title", "usage", "usage_entries", "why",
 ]  # fmt: skip
+
+CLIENTS = {
+    "approvals": ["approve", "deny", "get", "list", "settle", "watch"],
+    "processes": ["cancel", "cancel_ability", "cancel_all", "from_json", "list", "share", "unshare"],
+    "schedules": ["create", "get", "list"],
+    "tasks": ["cancel", "create", "get", "list", "messages", "send_message", "start", "update"],
+    "triggers": ["declare", "emit", "list", "subscribe", "subscription"],
+}
 
 
 def members(value: object) -> list[str]:
@@ -106,6 +116,7 @@ async def test_runtime_and_session_show_no_internals() -> None:
     async with perdure.Runtime("memory://", agents=[perdure.Agent("a", model="sim:echo")], worker=False) as rt:
         assert members(rt) == RUNTIME
         assert members(await rt.session("s", agent="a")) == SESSION
+        assert {name: members(getattr(rt, name)) for name in CLIENTS} == CLIENTS
 
 
 def test_the_public_names_are_these() -> None:

@@ -312,7 +312,7 @@ async def folds(url: str) -> dict[str, str]:
     """The fold of every session, from its snapshot and the rest of its log, as a digest."""
     found: dict[str, str] = {}
     async with Runtime(url, worker=False) as rt:
-        for info in await rt.list_sessions(limit=10_000):
+        for info in await core_of(rt).session_streams(limit=10_000):
             loaded = await core_of(rt).store.load(info.stream, code=CODE)
             state = fold_all(loaded.snapshot.data if loaded.snapshot else None, loaded.rows)
             found[info.name] = hashlib.sha256(encode(state)).hexdigest()

@@ -262,7 +262,7 @@ async def check(
     assert str(told.get("note", "")).count("may or may not have taken effect") == expected.count(UNKNOWN)
     async with Runtime(store_url(folder), worker=False) as rt:
         rows = await rt.get_session("s").journal()
-        [info] = await rt.list_sessions()
+        [info] = await core_of(rt).session_streams()
         verdict = verify(
             info, await core_of(rt).store.read(info.stream), await core_of(rt).store.load(info.stream, code=CODE)
         )
@@ -355,7 +355,7 @@ async def killed_once(
 async def test_killed_while_three_of_them_wait(folder: Path, is_parked: bool) -> None:
     async def waits(looking: Runtime, session: Session) -> bool:
         begun = [row.record.id for row in await session.journal() if isinstance(row.record, EffectStarted)]
-        [info] = await looking.list_sessions()
+        [info] = await core_of(looking).session_streams()
         return sum("/event:" in id for id in begun) == 3 and info.parked is is_parked
 
     await killed_once(folder, wait, (str(folder), 0.0 if is_parked else 60.0), waits)

@@ -167,9 +167,9 @@ async def test_a_process_its_child_and_its_session_agree_wherever_the_worker_die
     assert 1 <= ledger.count("help") <= 2
     assert len({key for name, key in ledger.lines() if name == "help"}) == 1
     async with Runtime(store_url(folder), worker=False) as rt:
-        listed = await rt.processes.list("all")
+        listed = await rt.processes.list(ended=True)
         assert [(one.handle.id, one.status) for one in listed] == [("p/helper:1", "completed"), ("p", "completed")]
-        assert await rt.processes.list("live") == ()
+        assert await rt.processes.list() == ()
         assert texts(await rt.get_session("s").messages()) == ["hello", news(answer)], "the session was notified once"
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from perdure import Agent, Error, OutcomeUnknown, ProcessContext, Runtime, RuntimeOptions, process
+from perdure.compat.seeds import SeedProcesses
 from perdure.models.scripted import ScriptedModel, say
 from perdure.processes.record import ProcessRecord
 from perdure.tools.step_outcomes import EventTimedOut
@@ -122,7 +123,7 @@ class Storm:
         await self.rt.start(code, str(self.folder), id=id)  # the same again is the same one
         self.started.append(id)
         self.started += [f"{id}/courier:1"] if code is family else []
-        await self.rt.processes.grant(id, session=self.chance.choice(SESSIONS))
+        await self.rt.processes.share(id, session=self.chance.choice(SESSIONS))
 
     async def _signal(self, number: int | None = None) -> None:
         id = self._some()
@@ -149,7 +150,7 @@ class Storm:
 
     async def _transfer(self) -> None:
         one, other = self.chance.sample(SESSIONS, 2)
-        await self.rt.processes.transfer(self._some(), session=one, to=other)
+        await SeedProcesses(self.rt).transfer(self._some(), session=one, to=other)
 
     async def _delete_session(self) -> None:
         await self.rt.get_session(self.chance.choice(SESSIONS)).delete()
@@ -158,7 +159,7 @@ class Storm:
         await (await self.rt.session(self.chance.choice(SESSIONS), agent="a")).send("hello")
 
     async def _list(self) -> None:
-        await self.rt.processes.list("all", session=self.chance.choice(SESSIONS))
+        await self.rt.processes.list(ended=True, session=self.chance.choice(SESSIONS))
 
     async def calm(self) -> None:
         """Tell all processes to stop, and wait for their ends."""
@@ -175,7 +176,7 @@ class Storm:
                     return problem.code.value == "process_already_terminal"
                 return True
 
-            known = {one.handle.id for one in await self.rt.processes.list("all", limit=1000)}
+            known = {one.handle.id for one in await self.rt.processes.list(ended=True, limit=1000)}
             await until(over, seconds=60, every=0.05)
 
 
@@ -227,11 +228,11 @@ async def judge(storm: Storm) -> None:
     rt, ledger = storm.rt, Counter(Ledger(storm.folder / "ledger").lines())
     seen: dict[str, set[str]] = {}
     for name in SESSIONS:
-        listed = await rt.processes.list("all", session=name, limit=1000)
+        listed = await rt.processes.list(ended=True, session=name, limit=1000)
         seen[name] = {one.handle.id for one in listed}
-    there = {one.handle.id for one in await rt.processes.list("all", limit=1000)}
+    there = {one.handle.id for one in await rt.processes.list(ended=True, limit=1000)}
     assert {id for id in storm.started if "/" not in id} <= there, "accepted, and not there"
-    assert await rt.processes.list("live") == ()
+    assert await rt.processes.list() == ()
     for line, count in ledger.items():
         assert count == 1 or line[0] in ("note", "clean"), f"{line} was done {count} times"
     assert ledger, "nothing was carried at all"

@@ -157,7 +157,7 @@ async def _start_by_clock(folder: Path, name: str) -> None:
 
 
 async def _started(rt: Runtime, folder: Path, name: str) -> list[str]:
-    found = await rt.processes.list("all", definition="python:tally")
+    found = await rt.processes.list(ended=True, definition="python:tally")
     return [one.status for one in found if _ledger(folder, name) in str(one.registration.input)]
 
 

@@ -57,7 +57,7 @@ def app(url: str, *, dies: bool) -> Runtime:
         for _ in range(2):
             await ctx.schedules.create_schedule(ctx.session_id, "Look twice.", "0 9 * * *")
         task = await ctx.tasks.create(CreateSessionTask(S, "external_agent", "Partner"))
-        await ctx.tasks.record_message(S, task.id, NewTaskMessage("inbound", "hello"))
+        await ctx.tasks.send_message(S, task.id, NewTaskMessage("inbound", "hello"))
         other = await ctx.sessions.create("quiet", title="Other")
         await ctx.sessions.get(other.id).send("hello")
         if dies:
@@ -114,8 +114,8 @@ async def test_d1_repeated_attempt_writes_nothing_twice_to_services(url: str) ->
         )
         assert said == ["Look again.", "Look twice.", "Look twice."]
         (task,) = await rt.tasks.list(S)
-        assert len(await rt.tasks.list_messages(S, task.id)) == 1
-        (other,) = [one.name for one in await rt.list_sessions() if one.name != "s"]
+        assert len(await rt.tasks.messages(S, task.id)) == 1
+        (other,) = [one.id for one in await rt.list_sessions() if one.id != "s"]
         history = await rt.get_session(other).messages()
         assert [part.text for one in history if one.role == "user" for part in one.parts if isinstance(part, Text)] == [
             "hello"

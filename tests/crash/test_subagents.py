@@ -175,7 +175,7 @@ async def delete_the_child(rt: Runtime) -> None:
     """Until the parent has answered, whose sub-agent was deleted while it worked."""
     session = await rt.session("s", agent="chief")
     sent = await session.send("Go", key="go")
-    while not (children := [info.name for info in await rt.list_sessions() if info.name != "s"]):
+    while not (children := [info.id for info in await rt.list_sessions() if info.id != "s"]):
         if (await session.why()).status == "idle":
             return  # it was deleted before the crash
         await asyncio.sleep(0.01)

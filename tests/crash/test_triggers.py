@@ -67,7 +67,7 @@ async def _work(folder: Path, kill: str) -> None:
         for one in await happened.processes(timeout=40):
             await one.result(timeout=40)
         async with asyncio.timeout(40):
-            while (await held(rt, happened.stream)) is not None:  # noqa: ASYNC110 - the worker works
+            while (await held(rt, trigger_stream(DEFAULT_TENANT, MAIL, ""))) is not None:  # noqa: ASYNC110 - the worker works
                 await asyncio.sleep(0.01)
 
 
@@ -100,7 +100,7 @@ async def endings(folder: Path) -> list[str]:
     async with runtime(folder, worker=False) as rt:
         happened = await rt.triggers.emit(MAIL, 1, key="m1")
         assert happened.is_duplicate
-        assert (await rt.triggers.state(happened.stream)).occurrences == 1
+        assert (await core_of(rt).trigger_sources.state(trigger_stream(DEFAULT_TENANT, MAIL, ""))).occurrences == 1
         return sorted([str(await one.result(timeout=5)) for one in await happened.processes(timeout=5)])
 
 

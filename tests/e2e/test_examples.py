@@ -75,7 +75,7 @@ PROMISED = {
         "1  ['receipt for order 7', 'recounted shelf B']",
         "2  the same again: True ['order.paid:receipts', 'order.paid:stock']",
         "3  Paid.",
-        "4  {'id': 8} ['order.paid:receipts']",
+        "4  ['python:receipt', 'python:receipt', 'python:recount']",
     ),
     "16_pause.py": (
         "1  paused: True",

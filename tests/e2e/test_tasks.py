@@ -33,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
                 )
             await rt.tasks.update(S, "done", SessionTaskUpdate(state="succeeded", summary="12 books"))
             await rt.tasks.update(S, "asks", SessionTaskUpdate(input_request={"question": "which?"}))
-            await rt.tasks.record_message(S, "asks", NewTaskMessage("outbound", [{"type": "text", "text": "which?"}]))
+            await rt.tasks.send_message(S, "asks", NewTaskMessage("outbound", [{"type": "text", "text": "which?"}]))
 
     asyncio.run(make())
     return tmp_path

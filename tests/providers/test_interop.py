@@ -180,7 +180,7 @@ async def test_their_conversation_becomes_a_session_that_goes_on(url: str) -> No
     model = ScriptedModel(say("Gladly.", exact=True))
     async with Runtime(url, agents=[Agent("a", model=model)]) as rt:
         session = await rt.import_session("s", given, agent="a")
-        [info] = await rt.list_sessions()
+        [info] = await core_of(rt).session_streams()
         assert (
             verify(info, await session.journal(), await core_of(rt).store.load(info.stream, code=CODE)).problems == ()
         )

@@ -125,7 +125,7 @@ async def test_usage_of_a_deleted_subagent_is_counted_once(new_store: NewStore, 
     await fill(new_store)
     async with Runtime(new_store(), worker=False) as rt:
         before = (await accounts(core_of(rt), UsageQuery(by))).total
-        [child] = [info.name for info in await rt.list_sessions() if info.name.startswith("sub-")]
+        [child] = [info.id for info in await rt.list_sessions() if info.id.startswith("sub-")]
         await rt.get_session(child).delete()
         after = await accounts(core_of(rt), UsageQuery(by))
         assert after.total == before == TREE + DEAR + CHEAP + CHEAP + CHEAP

@@ -168,7 +168,7 @@ async def test_an_answer_between_looking_and_parking_is_not_lost(
             session = await rt.session("s", agent="a")
             assert (await (await session.send("go")).result(20)).status == "finished"
             [output] = outputs(await session.messages())
-            fences = {info.fence for info in await rt.list_sessions()}
+            fences = {info.fence for info in await core_of(rt).session_streams()}
     assert output == "yes" or output["answers"]["sure"]["value"] == "yes"
     [(receipt, after, in_inbox)] = store.parkings
     assert [type(resolution) for _, resolution in receipt.resolved] == [Ok]
@@ -215,11 +215,11 @@ async def test_signal_recorded_before_parking_is_not_lost(new_store: NewStore) -
         try:
             return await ctx.wait_for_signal("say")
         finally:  # it is put aside: meanwhile its worker looks at the inbox, and uses up the wake that it finds
-            core_of(runtimes[0]).notify_streams((runtimes[0].processes.handle("p").stream,))
+            core_of(runtimes[0]).notify_streams((runtimes[0].processes.from_json("p").stream,))
             await asyncio.sleep(0.05)
 
     async with Runtime(new_store(), worker=False) as outside:
-        signal = outside.processes.handle("p").signal
+        signal = outside.processes.from_json("p").signal
         store = SignalledBeforeTheWaitIsDurable(new_store(), lambda: signal("say", "yes", id="1"))
         async with Runtime(cast(Store, store), processes=[hears], options=HURRIED) as rt:
             runtimes.append(rt)

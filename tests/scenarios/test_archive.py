@@ -36,7 +36,7 @@ async def test_a_session_goes_on_elsewhere(app: App) -> None:
     async with Runtime("memory://", agents=[Agent("a", model=model)], tenant="elsewhere") as rt:
         session = await rt.import_session("two", data)
         assert [m.role for m in await session.messages()] == ["user", "assistant", "user", "assistant"]
-        assert (await session.title(), await session.tags()) == ("Old", ("vip",))
+        assert ((await session.info()).title, (await session.info()).tags) == ("Old", ("vip",))
         again = await session.send(["look", Attachment("image/png", PNG)], key="k1")
         assert again.is_duplicate, "the same key is still the same input"
         await session.ask("and?")
@@ -214,7 +214,7 @@ async def test_an_export_that_contradicts_itself_is_refused_and_says_where(app: 
             await rt.import_session("two", sealed(lines))
         assert caught.value.code is Code.EXPORT_INVALID
         assert because in caught.value.because
-        assert [info.name for info in await rt.list_sessions()] == ["one"]
+        assert [info.id for info in await rt.list_sessions()] == ["one"]
 
 
 async def test_redacted_input_keeps_its_key_after_import(app: App) -> None:

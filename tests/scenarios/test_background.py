@@ -372,7 +372,7 @@ async def test_cancel_background_run_via_task_registry(house: House) -> None:
         return task is not None and task.heartbeat_at is not None and gate.begun == 1
 
     await until(alive, seconds=30)
-    requested = await rt.tasks.request_cancel(SessionId("s"), value["task_id"])
+    requested = await rt.tasks.cancel(SessionId("s"), value["task_id"])
     assert requested is not None
     assert requested.cancel_requested_at is not None
     task = await over(rt, value["task_id"])
@@ -490,13 +490,13 @@ async def test_a_task_of_work_done_elsewhere_is_kept_and_talked_to(house: House)
     asking = await tasks.update(s, "t1", SessionTaskUpdate(input_request={"question": "which?"}))
     assert asking is not None
     assert asking.state == "awaiting_input"
-    question = await tasks.record_message(s, "t1", NewTaskMessage("outbound", [{"type": "text", "text": "which?"}]))
-    await tasks.record_message(s, "t1", NewTaskMessage("inbound", [{"type": "text", "text": "both"}], question.id))
+    question = await tasks.send_message(s, "t1", NewTaskMessage("outbound", [{"type": "text", "text": "which?"}]))
+    await tasks.send_message(s, "t1", NewTaskMessage("inbound", [{"type": "text", "text": "both"}], question.id))
     going = await tasks.get(s, "t1")
     assert going is not None
     assert (going.state, going.input_request) == ("running", None)
-    assert [one.direction for one in await tasks.list_messages(s, "t1")] == ["outbound", "inbound"]
-    assert [one.content[0]["text"] for one in await tasks.list_messages(s, "t1", after_id=question.id)] == ["both"]
+    assert [one.direction for one in await tasks.messages(s, "t1")] == ["outbound", "inbound"]
+    assert [one.content[0]["text"] for one in await tasks.messages(s, "t1", after_id=question.id)] == ["both"]
     late = await tasks.update(s, "t1", SessionTaskUpdate(state="failed", expected_attempt=7))
     assert late is not None
     assert late.state == "running"
@@ -523,10 +523,10 @@ async def test_task_is_not_visible_to_another_session(house: House) -> None:
     other = SessionId("other")
     assert await rt.tasks.get(other, "t1") is None
     assert await rt.tasks.update(other, "t1", SessionTaskUpdate(state="failed")) is None
-    assert await rt.tasks.request_cancel(other, "t1") is None
+    assert await rt.tasks.cancel(other, "t1") is None
     assert await rt.tasks.list(other) == ()
     with pytest.raises(Error):
-        await rt.tasks.record_message(other, "t1", NewTaskMessage("inbound", []))
+        await rt.tasks.send_message(other, "t1", NewTaskMessage("inbound", []))
 
 
 async def test_a_run_goes_on_when_its_session_is_deleted(house: House) -> None:
@@ -612,7 +612,7 @@ async def test_d7_monitor_is_canceled_with_its_schedule(house: House) -> None:
 async def test_d7_schedule_is_canceled_with_its_monitor(house: House) -> None:
     rt = await house.open(spawn("test_background", schedule=EVERY_TEN_MINUTES), say("ok"), tools=(Works(),))
     _, (value,) = await asked(rt)
-    ended = await rt.tasks.request_cancel(SessionId("s"), value["task_id"])
+    ended = await rt.tasks.cancel(SessionId("s"), value["task_id"])
     assert ended is not None
     assert ended.state == "canceled"
     assert (await rt.schedules.get(value["schedule_id"]).info()).ended == "cancelled"
@@ -644,7 +644,7 @@ async def test_d7_task_cannot_end_the_schedule_of_another_session(house: House) 
             await rt.tasks.create(CreateSessionTask(SessionId("t"), "monitor", "Mine", spec=spec, id=name))
         except (Error, AssertionError):
             assert name == value["task_id"]
-        await rt.tasks.request_cancel(SessionId("t"), name)
+        await rt.tasks.cancel(SessionId("t"), name)
     assert (await rt.schedules.get(value["schedule_id"]).info()).active
 
 

@@ -144,7 +144,7 @@ async def test_hostile_names_stay_apart(app: App) -> None:
     for name in HOSTILE:
         await (await rt.session(name, agent="a")).ask("go", key="same key everywhere", timeout=10)
     assert len(set(seen)) == len(HOSTILE)
-    assert {info.name for info in await rt.list_sessions()} == set(HOSTILE)
+    assert {info.id for info in await rt.list_sessions()} == set(HOSTILE)
 
 
 async def test_a_session_belongs_to_its_agent(app: App) -> None:

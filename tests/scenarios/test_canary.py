@@ -349,7 +349,7 @@ async def _(ctx: ToolContext, it: Canary) -> object:
     return made.description
 
 
-@path("tasks.create", "tasks.update", "tasks.record_message")
+@path("tasks.create", "tasks.update", "tasks.send_message")
 async def _(ctx: ToolContext, it: Canary) -> object:
     new = CreateSessionTask(
         session_id=ctx.session_id, kind="monitor", display_name=f"with {it.plain}", spec={"text": it.spread}
@@ -357,7 +357,7 @@ async def _(ctx: ToolContext, it: Canary) -> object:
     made = await ctx.tasks.create(new)
     await ctx.tasks.update(ctx.session_id, made.id, SessionTaskUpdate(state_detail=it.spread, summary=it.spread))
     message = NewTaskMessage(direction="inbound", content=[{"type": "text", "text": it.spread}])
-    await ctx.tasks.record_message(ctx.session_id, made.id, message)
+    await ctx.tasks.send_message(ctx.session_id, made.id, message)
     return made.display_name
 
 
@@ -397,7 +397,7 @@ PLAIN = {
     "processes.transfer_handles_to_frame": "handles only", "processes.validate_handles": "reads",
     "processes.registration_originator": "reads", "schedules.cancel_schedule": "names only",
     "schedules.count_active_schedules": "reads", "schedules.list_schedules": "reads", "tasks.get": "reads",
-    "tasks.list": "reads", "tasks.list_messages": "reads", "tasks.request_cancel": "names only",
+    "tasks.list": "reads", "tasks.messages": "reads", "tasks.cancel": "names only",
     "tools.visible": "reads",
 }  # fmt: skip
 """What needs no path, with the reason: it takes no text, or only names of things that exist."""
@@ -565,7 +565,7 @@ class Scenario:
 
 
 async def at_rest(rt: Runtime) -> bool:
-    live = await rt.processes.list("live")
+    live = await rt.processes.list()
     idle = [(await rt.get_session(name).why()).status == "idle" for name in ("s", "o")]
     return all(idle) and all(one.registration.definition in ("python:keeps", "external") for one in live)
 

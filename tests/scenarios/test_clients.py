@@ -114,7 +114,7 @@ async def test_a_tool_opens_a_session_starts_a_turn_and_reads_its_end(app: App) 
     rt, [name, named, text] = await done(app, body)
     assert text == "hello"
     assert named == "helper"
-    assert {info.name for info in await rt.list_sessions()} == {"s", name, "helper"}
+    assert {info.id for info in await rt.list_sessions()} == {"s", name, "helper"}
     assert [message.role for message in await rt.get_session(name).messages()] == ["user", "assistant"]
 
 

@@ -75,7 +75,7 @@ async def told(session: Session) -> list[Json]:
 
 
 async def check(rt: Runtime, session: str = "s") -> None:
-    [info] = [one for one in await rt.list_sessions() if one.name == session]
+    [info] = [one for one in await core_of(rt).session_streams() if one.name == session]
     verdict = verify(
         info, await core_of(rt).store.read(info.stream), await core_of(rt).store.load(info.stream, code=CODE)
     )

@@ -35,7 +35,7 @@ async def waiting(session: Session, items: int = 1) -> list[PendingItem]:
 
 async def parked(rt: Runtime) -> None:
     async def so() -> bool:
-        [info] = await rt.list_sessions()
+        [info] = await core_of(rt).session_streams()
         return info.parked and info.owner is None and not core_of(rt).has_in_hand(info.stream)
 
     await until(so)

@@ -222,7 +222,7 @@ def paying(paid: list[int]) -> AnyTool:
 
 async def parked(rt: Runtime, stream: str) -> None:
     async def so() -> bool:
-        [info] = await rt.list_sessions()
+        [info] = await core_of(rt).session_streams()
         return info.parked and info.owner is None and not core_of(rt).has_in_hand(info.stream)
 
     await until(so)

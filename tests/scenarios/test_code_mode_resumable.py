@@ -1307,7 +1307,7 @@ async def test_nested_bodies_have_separate_child_sessions(app: App) -> None:
     await session.resolve("go b", None)
     await sent.result(20)
     assert await told(session) == [{"result": ["a is written", "b is written"]}]
-    assert len([one for one in await rt.list_sessions() if one.name.startswith("sub-")]) == 2
+    assert len([one for one in await rt.list_sessions() if one.id.startswith("sub-")]) == 2
     await check(rt)
 
 
@@ -1334,7 +1334,7 @@ async def test_a_cancelled_turn_lets_go_of_the_agents_that_are_asked_inside(app:
     await asyncio.wait_for(asked_for.wait(), 20)
     await session.cancel()
     assert (await sent.result(20)).status == "stopped"
-    [child] = [one.name for one in await rt.list_sessions() if one.name.startswith("sub-")]
+    [child] = [one.id for one in await rt.list_sessions() if one.id.startswith("sub-")]
 
     async def stopped() -> bool:
         return any(getattr(row.record, "reason", "") == "cancelled" for row in await rt.get_session(child).journal())

@@ -192,7 +192,7 @@ async def test_invalid_command_is_refused_before_registration(machine: Machine) 
         with pytest.raises(Error) as caught:
             await rt.start_command(argv, **options)
         assert caught.value.code == code, (argv, options)
-    assert await rt.processes.list("all") == ()
+    assert await rt.processes.list(ended=True) == ()
 
 
 # --- what it prints
@@ -553,7 +553,7 @@ async def test_command_outlives_its_turn_and_notifies_the_session(machine: Machi
     rt = await machine.open(tools=(builds(machine.folder),))
     session = await rt.session("s", agent="a")
     assert await session.ask("go", timeout=WAITS) == "ok"
-    (listed,) = await rt.processes.list("all", session="s")
+    (listed,) = await rt.processes.list(ended=True, session="s")
     assert (await listed.handle.info()).known.label == "the build"
     await listed.handle.result(WAITS)
 
@@ -584,7 +584,7 @@ async def test_a_bad_command_of_a_process_fails_with_its_code(machine: Machine) 
     output = await (await rt.start(nightly, id="n")).wait(WAITS)
     assert isinstance(output, ProcessFailure)
     assert output.code == "command_unknown"
-    assert [one.handle.id for one in await rt.processes.list("all")] == ["n"]
+    assert [one.handle.id for one in await rt.processes.list(ended=True)] == ["n"]
 
 
 async def test_secrets_of_the_session_are_hidden_in_what_its_commands_print(machine: Machine) -> None:

@@ -196,7 +196,7 @@ async def test_s1_program_cannot_start_a_background_run_unasked(app: App) -> Non
 async def test_s1_background_run_belongs_to_the_agent_that_started_it(app: App) -> None:
     clerks: list[Json] = []
     banks: list[Json] = []
-    clerk_model = ScriptedModel(call("hand_over", to="bank"))
+    clerk_model = ScriptedModel(call("handoff", to="bank"))
     bank_model = ScriptedModel.by_input(
         {"go": [say("unused"), spawn("report", {"cents": 1}), say("ok")]}, default=[say("noted", exact=True)]
     )

@@ -37,16 +37,16 @@ async def test_a_session_has_a_title_and_tags_that_find_it(app: App) -> None:
     session = await rt.session("s", agent="a")
     await session.ask("hi")
     await (await rt.session("other", agent="a")).ask("hi")
-    assert (await session.title(), await session.tags()) == ("", ())
+    assert ((await session.info()).title, (await session.info()).tags) == ("", ())
     await session.set_title("  Refund of order 7 ")
     await session.set_tags(["vip", "eu", "vip"])
-    assert (await session.title(), await session.tags()) == ("Refund of order 7", ("eu", "vip"))
-    assert [info.name for info in await rt.list_sessions(tag="vip")] == ["s"]
+    assert ((await session.info()).title, (await session.info()).tags) == ("Refund of order 7", ("eu", "vip"))
+    assert [info.id for info in await rt.list_sessions(tag="vip")] == ["s"]
     assert [info.title for info in await rt.list_sessions(tag="eu")] == ["Refund of order 7"]
     assert await rt.list_sessions(tag="us") == ()
     await session.set_tags([])
     await session.set_title("")
-    assert (await session.title(), await session.tags()) == ("", ())
+    assert ((await session.info()).title, (await session.info()).tags) == ("", ())
     assert await rt.list_sessions(tag="vip") == ()
 
 
@@ -58,7 +58,9 @@ async def test_the_list_says_what_the_log_says(app: App) -> None:
     await session.set_tags(["b", "a"])
     await session.set_title("Two")
     state = fold_all(None, await session.journal())
-    assert (state.title, state.tags) == (await session.title(), await session.tags()) == ("Two", ("a", "b"))
+    assert (
+        (state.title, state.tags) == ((await session.info()).title, (await session.info()).tags) == ("Two", ("a", "b"))
+    )
 
 
 @pytest.mark.parametrize("title", ["x" * 201, "a\nb", 7, "\ud800"])
@@ -68,7 +70,7 @@ async def test_invalid_title_is_refused(app: App, title: object) -> None:
     await session.ask("hi")
     error = await refused(session.set_title(title))  # type: ignore[arg-type]
     assert error.code in (Code.INVALID_ARGUMENT, Code.INVALID_TEXT)
-    assert await session.title() == ""
+    assert (await session.info()).title == ""
 
 
 @pytest.mark.parametrize("tags", ["vip", 7, [""], ["a,b"], ["x" * 65], ["a\tb"], [7], [f"t{n}" for n in range(33)]])
@@ -77,13 +79,13 @@ async def test_invalid_tags_are_refused(app: App, tags: object) -> None:
     session = await rt.session("s", agent="a")
     await session.ask("hi")
     assert (await refused(session.set_tags(tags))).code is Code.INVALID_ARGUMENT  # type: ignore[arg-type]
-    assert await session.tags() == ()
+    assert (await session.info()).tags == ()
 
 
 async def test_a_session_that_does_not_exist_has_neither(app: App) -> None:
     rt = await app.open(ScriptedModel(say("ok")))
     ghost = await rt.session("ghost", agent="a")
-    for asked in (ghost.title(), ghost.tags(), ghost.set_title("x"), ghost.set_tags(["x"]), ghost.redact(1)):
+    for asked in (ghost.info(), ghost.set_title("x"), ghost.set_tags(["x"]), ghost.redact(1)):
         assert (await refused(asked)).code is Code.SESSION_UNKNOWN
     assert (await refused(rt.list_sessions(tag="a,b"))).code is Code.INVALID_ARGUMENT
 
@@ -111,7 +113,7 @@ async def test_a_turn_goes_on_whatever_is_named_meanwhile(app: App) -> None:
     rt = await app.open(ScriptedModel(call("wait"), say("ok")), wait)
     result = await asyncio.wait_for(wait_for(ref_of(await rt.session("s")), sent.turn_id), 20)
     assert result.status == "finished"
-    assert await (await rt.session("s")).title() == "In the middle"
+    assert (await (await rt.session("s")).info()).title == "In the middle"
 
 
 # --- redaction
@@ -233,7 +235,7 @@ async def test_structural_records_are_not_redactable(app: App) -> None:
     await session.set_title("a customer")
     assert await session.redact(title) is True
     assert "Smith" not in str(await session.journal())
-    assert await session.title() == "a customer"
+    assert (await session.info()).title == "a customer"
 
 
 @pytest.mark.parametrize("first", [EffectStarted, EffectSettled])

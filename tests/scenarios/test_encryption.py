@@ -76,7 +76,7 @@ async def test_a_session_works_as_without_it_on_every_store(new_store: NewStore)
         assert await talk(rt) == f"done with {SECRET}"
     async with Runtime(new_store(), agents=[agent()], payload_codec=codec) as rt:
         session = await rt.session("s")
-        assert await session.title() == SECRET
+        assert (await session.info()).title == SECRET
         assert [info.title for info in await rt.list_sessions()] == [SECRET]
         assert SECRET in str(await session.messages())
         assert await session.ask("again") == f"done with {SECRET}"
@@ -238,7 +238,7 @@ async def test_text_resembling_ciphertext_stays_text(new_store: NewStore) -> Non
         await session.set_title("sealed: box of 3")
         await core_of(rt).store.promise(PromiseState(id=promise, stream=ref_of(session).stream, resolution=told))
     async with Runtime(new_store(), agents=[agent()], payload_codec=AesGcmCodec({"k1": KEY}), worker=False) as rt:
-        for asked in (rt.list_sessions(), rt.get_session("s").title(), core_of(rt).store.peek(promise)):
+        for asked in (rt.list_sessions(), rt.get_session("s").info(), core_of(rt).store.peek(promise)):
             assert (await refused(asked)).code is Code.CODEC_FAILED
     async with Runtime(new_store(), agents=[agent()], payload_codec=AesGcmCodec({"k1": KEY}, accept_plain=True)) as rt:
         assert [info.title for info in await rt.list_sessions()] == ["sealed: box of 3"]

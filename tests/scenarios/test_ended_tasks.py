@@ -25,7 +25,7 @@ async def test_ended_task_accepts_additions_and_keeps_its_outcome(new_store: New
         assert same is not None
         assert (same.state, same.summary, same.finished_at) == ("succeeded", "done", ended.finished_at)
         assert (same.artifacts, same.result_path, same.links.remote_task_id) == (("/log",), "/result", "r")
-        assert await rt.processes.list("live", session="s") == (), "the task is not live again"
+        assert await rt.processes.list(session="s") == (), "the task is not live again"
 
         async def taken_in() -> bool:
             return not await core_of(rt).store.inbox(rt.get_process("t").stream)

@@ -50,7 +50,7 @@ async def test_s11_grant_covers_no_tool_of_another_agent(app: App, nested: bool)
         {
             "one": [call(first, to="newsletter"), say("ok")],
             "same": [call(first, to="digest"), say("ok")],
-            "two": [call("hand_over", to="bank")],
+            "two": [call("handoff", to="bank")],
         }
     )
     bank_model = ScriptedModel(say("not asked"), call(first, to="iban"), say("done"))

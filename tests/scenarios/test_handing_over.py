@@ -20,7 +20,7 @@ from perdure.vocab.outcomes import Done, Failed, ToolCallOutcome
 from perdure.vocab.records import EffectSettled, HandedOver, TurnAgentChanged
 from tests.scenarios.conftest import NewStore, until
 
-REFUND = call("hand_over", to="billing", reason="Wants money back.")
+REFUND = call("handoff", to="billing", reason="Wants money back.")
 
 
 @tool
@@ -106,7 +106,7 @@ async def test_handoff_returns_to_the_first_agent(opening: Opening) -> None:
     )
     second = Agent(
         "billing",
-        model=ScriptedModel(say("unused"), call("hand_over", to="triage")),
+        model=ScriptedModel(say("unused"), call("handoff", to="triage")),
         tools=[handoff("triage")],
     )
     rt = await opening(first, second)
@@ -173,9 +173,9 @@ async def test_approval_edit_is_validated_by_the_current_agent(opening: Opening)
 @pytest.mark.parametrize(
     ("said", "code"),
     [
-        (call("hand_over", to="sales"), "agent_unknown"),
-        (call("hand_over", to="nobody"), "invalid_tool_args"),
-        (calls(REFUND, call("hand_over", to="billing")), "handed_over"),
+        (call("handoff", to="sales"), "agent_unknown"),
+        (call("handoff", to="nobody"), "invalid_tool_args"),
+        (calls(REFUND, call("handoff", to="billing")), "handed_over"),
     ],
 )
 async def test_invalid_handoff_is_returned_to_the_model(opening: Opening, said: ScriptedAnswer, code: str) -> None:

@@ -62,7 +62,7 @@ async def test_s05_imported_session_is_run_by_the_requested_agent(app: App, take
     rt = await app.add([support(), admin()])
     session = await rt.import_session("two", sealed(lines), agent="support")
     assert (await session.ask("who?")).startswith("support here")
-    assert {info.agent for info in await rt.list_sessions() if info.name == "two"} == {"support"}
+    assert {info.agent for info in await rt.list_sessions() if info.id == "two"} == {"support"}
 
 
 async def test_s05_handed_over_session_keeps_its_agent_in_its_own_export(app: App) -> None:
@@ -73,7 +73,7 @@ async def test_s05_handed_over_session_keeps_its_agent_in_its_own_export(app: Ap
     await rt.import_session("two", sealed(lines), agent="admin")
     again = await rt.get_session("two").export()
     third = await rt.import_session("three", again)
-    assert await third.model() == ""
+    assert (await third.info()).model == ""
     assert (await third.ask("who?")).startswith("admin here")
 
 
@@ -83,7 +83,7 @@ async def test_s05_import_resets_model_and_tool_memberships(app: App) -> None:
     inserted(lines, "tool_membership_changed", {"names": ["wipe"], "present": False})
     rt = await app.add([support(), admin()])
     session = await rt.import_session("two", sealed(lines))
-    assert await session.model() == ""
+    assert (await session.info()).model == ""
     await session.ask("go")
     assert ran == ["wiped"], "the tool is a member again, and the agent's model was asked"
 
@@ -174,7 +174,7 @@ async def test_s23_import_refuses_impossible_numbers_and_ids(app: App, number: i
     with pytest.raises(Error) as caught:
         await rt.import_session("two", sealed(lines))
     assert caught.value.code is Code.EXPORT_INVALID
-    assert [info.name for info in await rt.list_sessions()] == ["one"]
+    assert [info.id for info in await rt.list_sessions()] == ["one"]
 
 
 async def test_s05_imported_child_records_name_no_other_session(app: App) -> None:

@@ -70,7 +70,7 @@ async def under_a_timeout(ctx: ToolContext, charge: Charge) -> None:
 
 
 async def check(rt: Runtime, session: str) -> None:
-    [info] = [one for one in await rt.list_sessions() if one.name == session]
+    [info] = [one for one in await core_of(rt).session_streams() if one.name == session]
     verdict = verify(
         info, await core_of(rt).store.read(info.stream), await core_of(rt).store.load(info.stream, code=CODE)
     )
@@ -198,12 +198,12 @@ def shop(new_store: NewStore, tools: Literal["both", "other arguments", "none"])
 
 
 async def is_parked(rt: Runtime) -> bool:
-    [info] = await rt.list_sessions()
+    [info] = await core_of(rt).session_streams()
     return info.parked and info.owner is None
 
 
 async def is_over(rt: Runtime) -> bool:
-    [info] = await rt.list_sessions()
+    [info] = await core_of(rt).session_streams()
     return not (info.active or info.parked)
 
 

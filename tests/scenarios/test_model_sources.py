@@ -123,7 +123,7 @@ async def test_the_sessions_model_stands_between_the_inputs_and_the_agents(new_s
         session = await rt.session("s", agent="a")
         assert await session.ask("one") == "by the agent's"
         await session.set_model("sim:echo")
-        assert await session.model() == "sim:echo"
+        assert (await session.info()).model == "sim:echo"
         assert await session.ask("two") != "by the agent's"
         assert await session.ask("three", model="scripted") == "by the agent's"
         await session.ask("four")

@@ -49,7 +49,7 @@ async def says_odd_things(ctx: ProcessContext) -> list[str]:
 
 LISTS: list[Callable[[Runtime, object], Awaitable[object]]] = [
     lambda rt, limit: rt.processes.list(limit=limit),  # type: ignore[arg-type]
-    lambda rt, limit: rt.processes.list("all", session="s", limit=limit),  # type: ignore[arg-type]
+    lambda rt, limit: rt.processes.list(ended=True, session="s", limit=limit),  # type: ignore[arg-type]
     lambda rt, limit: rt.schedules.list(limit=limit),  # type: ignore[arg-type]
     lambda rt, limit: rt.triggers.list(limit=limit),  # type: ignore[arg-type]
     lambda rt, limit: rt.list_sessions(limit=limit),  # type: ignore[arg-type]
@@ -71,10 +71,10 @@ async def test_a_page_has_a_number(process_app: ProcessApp) -> None:
         assert await ask(rt, 1) == ()
 
 
-async def test_there_are_two_lists_of_processes(process_app: ProcessApp) -> None:
+async def test_list_of_processes_refuses_a_flag_that_is_none(process_app: ProcessApp) -> None:
     rt = await process_app.open(worker=False)
-    for mode in ("dead", "", None, 1):
-        assert await refusal(rt.processes.list(mode)) is Code.INVALID_ARGUMENT  # type: ignore[arg-type]
+    for ended in ("all", "", None, 1):
+        assert await refusal(rt.processes.list(ended=ended)) is Code.INVALID_ARGUMENT  # type: ignore[arg-type]
 
 
 async def test_invalid_name_is_refused_with_a_code(process_app: ProcessApp) -> None:

@@ -17,6 +17,7 @@ from perdure.ids import SessionId
 from perdure.models import conversation
 from perdure.models.protocol import ModelEvent, ModelRequest
 from perdure.models.scripted import ScriptedModel, Step, call, say
+from perdure.runtime.internals import core_of
 from perdure.runtime.mcp_server import mcp_server
 from perdure.services.background import BackgroundEventSink, BackgroundOutcome
 from perdure.tools import ToolResult
@@ -211,13 +212,13 @@ def bank(new_store: NewStore) -> Bank:
 
 async def told(rt: Runtime) -> str:
     """What the model was told of its calls, in all sessions."""
-    sessions = [rt.get_session(info.name) for info in await rt.list_sessions()]
+    sessions = [rt.get_session(info.id) for info in await rt.list_sessions()]
     parts = [part for one in sessions for message in await one.messages() for part in message.parts]
     return encode([part.output for part in parts if isinstance(part, ToolResultPart)]).decode()
 
 
 async def at_rest(rt: Runtime) -> bool:
-    sessions = await rt.list_sessions()
+    sessions = await core_of(rt).session_streams()
     tasks = [
         task
         for info in sessions
@@ -334,7 +335,7 @@ async def refused(rt: Runtime, bank: Bank) -> str:
     """Wait for the end, and return what the model was told. Nothing ran, nobody was asked, nothing was registered."""
     await until(lambda: at_rest(rt), seconds=30)
     assert (bank.ran, await rt.approvals.list()) == ([], ())
-    sessions = await rt.list_sessions()
+    sessions = await core_of(rt).session_streams()
     assert [task for info in sessions for task in await rt.tasks.list(SessionId(info.name))] == []
     assert await rt.schedules.list(session="s") == ()
     return await told(rt)

@@ -7,7 +7,7 @@ import time
 
 from perdure import RetryPolicy, RuntimeOptions, ToolContext, ToolError, tool
 from perdure.models.scripted import ScriptedModel, call, calls, say
-from perdure.runtime.internals import ref_of
+from perdure.runtime.internals import core_of, ref_of
 from perdure.runtime.sessions.session import Session
 from perdure.vocab.records import EffectStarted
 from tests.scenarios.conftest import App, until
@@ -38,7 +38,7 @@ async def test_paused_session_answers_its_inputs_after_resume(app: App) -> None:
     assert why.status == "paused"
     assert "maria" in why.summary
     assert "look first" in why.summary
-    [info] = await rt.list_sessions()
+    [info] = await core_of(rt).session_streams()
     assert info.paused is not None
     assert info.paused.by == "maria"
     assert await there.resume(by="maria")

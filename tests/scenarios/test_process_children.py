@@ -128,7 +128,7 @@ async def test_a_process_that_starts_itself_or_waits_for_itself_is_refused(proce
     expected = {"wait": "invalid_argument", "same": "process_conflict", "other": "process_conflict"}
     for how, code in expected.items():
         assert await (await rt.start(ouroboros, how, id=how)).result(timeout=20) == code
-    assert len(await rt.processes.list("all")) == 3
+    assert len(await rt.processes.list(ended=True)) == 3
 
 
 async def test_children_without_end_come_to_an_end(process_app: ProcessApp) -> None:
@@ -144,8 +144,8 @@ async def test_children_without_end_come_to_an_end(process_app: ProcessApp) -> N
     await rt.start(nests, id="n" * 450)
 
     async def over() -> bool:
-        return bool(await rt.processes.list("all")) and not await rt.processes.list("live")
+        return bool(await rt.processes.list(ended=True)) and not await rt.processes.list()
 
     await until(over, seconds=30)
-    ends = [one.output.value for one in await rt.processes.list("all") if isinstance(one.output, ProcessSucceeded)]
+    ends = [one.output.value for one in await rt.processes.list(ended=True) if isinstance(one.output, ProcessSucceeded)]
     assert ends == ["invalid_id", *["deeper"] * 7], "a name of more than 512 bytes is none: nothing half registered"

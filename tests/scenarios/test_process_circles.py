@@ -137,7 +137,7 @@ async def test_children_over_the_limit_are_not_registered(process_app: ProcessAp
     )
     told = await (await rt.start(storm, 20, id="storm")).result(timeout=40)
     assert told == ["started"] * 7 + ["process_children_exceeded"] * 13
-    there = [one.handle.id for one in await rt.processes.list("all", definition="python:leaf")]
+    there = [one.handle.id for one in await rt.processes.list(ended=True, definition="python:leaf")]
     assert sorted(there) == [f"leaf-{number}" for number in range(7)]
     started = [row for row in await rt.get_process("storm").journal() if '"p/start:' in row.data.decode()]
     assert {f"leaf-{number}" for number in range(7, 20)}.isdisjoint(str(row.data) for row in started)
@@ -162,7 +162,7 @@ async def follows(ctx: ProcessContext, left: int) -> str:
 async def test_a_process_that_starts_itself_comes_to_an_end(process_app: ProcessApp) -> None:
     rt = await process_app.open(nests, tuning=RuntimeOptions(processes=ProcessLimits(depth=5)))
     assert await (await rt.start(nests, id="n")).result(timeout=60) == 5
-    assert len(await rt.processes.list("all")) == 5
+    assert len(await rt.processes.list(ended=True)) == 5
 
 
 async def test_consecutive_processes_do_not_count_as_depth(process_app: ProcessApp) -> None:

@@ -80,7 +80,7 @@ async def test_ended_process_is_deleted_and_its_id_stays_taken(opened: Runtime) 
     assert await handle.result(timeout=20) == 1
     assert await handle.delete()
     assert await core_of(rt).store.stream(handle.stream) is None
-    assert await rt.processes.list("all") == ()
+    assert await rt.processes.list(ended=True) == ()
     assert not await handle.delete()
     for same in (lambda: rt.start(asks, id="p"), lambda: rt.start(waits_for, "x", id="p")):
         assert (await refused(same())).code is Code.PROCESS_CONFLICT
@@ -142,7 +142,7 @@ async def test_an_abandoned_process_lets_go_of_the_agent_it_waited_for(new_store
         await waits(rt, handle)
         assert await handle.abandon("enough", by="ann")
         assert await handle.wait(timeout=20) == ProcessWasAbandoned(reason="enough", by="ann")
-        [child] = await rt.list_sessions()
+        [child] = await core_of(rt).session_streams()
         session = rt.get_session(child.name)
 
         async def over() -> bool:
@@ -179,7 +179,7 @@ async def test_a_process_works_encrypted_on_every_store(new_store: NewStore) -> 
         handle = rt.get_process("p")
         await handle.signal("tell", f"heard {SECRET}")
         assert await handle.result(timeout=20) == [f"step {SECRET}", f"heard {SECRET}", SECRET]
-        listed = await rt.processes.list("all")
+        listed = await rt.processes.list(ended=True)
         assert [(one.handle.id, one.status) for one in listed] == [("p/child_of:1", "completed"), ("p", "completed")]
         assert listed[1].registration.label == "a label"
         await register(core_of(rt), external("job"))

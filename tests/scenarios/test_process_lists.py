@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from perdure import Code, Error, ProcessContext, process
+from perdure.compat.seeds import SeedProcesses
 from perdure.vocab.registrations import (
     ProcessWasCancelled,
 )
@@ -27,13 +28,13 @@ async def test_processes_are_listed_filtered_validated_and_cancelled_together(pr
     for handle in handles:
         await parked(rt, handle)
     assert {one.handle.id for one in await rt.processes.list()} == {"w0", "w1", "w2"}
-    assert {one.handle.id for one in await rt.processes.list("all")} == {"w0", "w1", "w2", "e"}
-    assert [one.handle.id for one in await rt.processes.list("all", definition="python:ends")] == ["e"]
+    assert {one.handle.id for one in await rt.processes.list(ended=True)} == {"w0", "w1", "w2", "e"}
+    assert [one.handle.id for one in await rt.processes.list(ended=True, definition="python:ends")] == ["e"]
     assert await rt.processes.list(session="nobody's") == ()
     first = await rt.processes.list(limit=2)
     rest = await rt.processes.list(limit=2, before=first[-1].place)
     assert sorted(one.handle.id for one in (*first, *rest)) == ["w0", "w1", "w2"]
-    [one, two] = await rt.processes.validate(handles[0].to_json(), "w1")
+    [one, two] = await SeedProcesses(rt).validate(handles[0].to_json(), "w1")
     assert (one.id, two.id) == ("w0", "w1")
     for bad, code in [
         ({"__handle__": "file", "id": "w0"}, Code.PROCESS_HANDLE_INVALID),
@@ -43,7 +44,7 @@ async def test_processes_are_listed_filtered_validated_and_cancelled_together(pr
         ("nobody", Code.PROCESS_UNKNOWN),
     ]:
         with pytest.raises(Error) as caught:
-            await rt.processes.validate(bad)
+            await SeedProcesses(rt).validate(bad)
         assert caught.value.code is code
     assert await rt.processes.cancel_all(reason="closing") == 3
     for handle in handles:

@@ -9,6 +9,7 @@ import pytest
 
 from perdure import Agent, ProcessContext, Runtime, RuntimeOptions, ToolContext, ToolError, process, tool
 from perdure.codec import Json
+from perdure.compat.seeds import SeedProcesses
 from perdure.errors import Code, Error
 from perdure.ids import CallId
 from perdure.models.scripted import ScriptedModel, call, say
@@ -62,7 +63,7 @@ async def shop(new_store: NewStore) -> AsyncIterator[Shop]:
 
 
 async def ids(rt: Runtime, session: str, *, frame: str = "") -> list[str]:
-    return [one.handle.id for one in await rt.processes.list("all", session=session, frame=frame)]
+    return [one.handle.id for one in await SeedProcesses(rt).list("all", session=session, frame=frame)]
 
 
 async def refused(what: object) -> Code:
@@ -96,17 +97,19 @@ async def test_process_is_visible_to_its_starter_and_grantees(shop: Shop) -> Non
     await register(core_of(rt), external("one", "s"))
     await register(core_of(rt), external("two", "s"))
     assert (await ids(rt, "s"), await ids(rt, "t")) == (["two", "one"], [])
-    await rt.processes.grant("one", session="t")
+    await rt.processes.share("one", session="t")
     assert (await ids(rt, "s"), await ids(rt, "t")) == (["two", "one"], ["one"])
-    await rt.processes.transfer("one", "two", session="s", to="t", to_frame="f")
+    await SeedProcesses(rt).transfer("one", "two", session="s", to="t", to_frame="f")
     assert (await ids(rt, "s"), await ids(rt, "t"), await ids(rt, "t", frame="f")) == ([], ["one"], ["two", "one"])
-    await rt.processes.revoke("one", session="t")
+    await rt.processes.unshare("one", session="t")
     assert await ids(rt, "t") == []
     record = await rt.get_process("one").info()
     assert record.observers == (SessionScope(session_id="t", frame_id="f"),)
     assert record.status == "registered"
     await rt.get_process("one").complete(1)
-    assert [one.handle.id for one in await rt.processes.list(session="t", frame="f")] == ["two"], "only the live one"
+    assert [one.handle.id for one in await SeedProcesses(rt).list(session="t", frame="f")] == ["two"], (
+        "only the live one"
+    )
     assert await ids(rt, "t", frame="f") == ["two", "one"]
 
 
@@ -114,14 +117,14 @@ async def test_a_deleted_session_takes_its_edges_and_ends_nothing(shop: Shop) ->
     rt = await shop.open()
     await opened(rt, "s", "s2", "t")
     handle = await register(core_of(rt), external("one", "s"))
-    await rt.processes.grant("one", session="s2")
-    await rt.processes.grant("one", session="s", frame="f")
+    await rt.processes.share("one", session="s2")
+    await SeedProcesses(rt).share("one", session="s", frame="f")
     assert await rt.get_session("s").delete()
     await opened(rt, "s")
     assert (await ids(rt, "s"), await ids(rt, "s", frame="f"), await ids(rt, "s2")) == ([], [], ["one"])
     assert (await handle.info()).output is None
     assert await handle.complete("still there")
-    assert [one.handle.id for one in await rt.processes.list("all")] == ["one"]
+    assert [one.handle.id for one in await rt.processes.list(ended=True)] == ["one"]
 
 
 async def test_a_transfer_is_for_all_or_for_none(shop: Shop) -> None:
@@ -129,18 +132,18 @@ async def test_a_transfer_is_for_all_or_for_none(shop: Shop) -> None:
     await opened(rt, "s", "t")
     await register(core_of(rt), external("mine", "s"))
     await register(core_of(rt), external("theirs", "t"))
-    assert await refused(rt.processes.transfer("mine", "theirs", session="s", to="t")) is Code.PROCESS_NOT_VISIBLE
-    assert await refused(rt.processes.transfer("mine", "nobody", session="s", to="t")) is Code.PROCESS_NOT_VISIBLE
-    assert await refused(rt.processes.transfer("mine", session="s", to="nowhere")) is Code.SESSION_UNKNOWN
-    assert await refused(rt.processes.grant("mine", "nobody", session="t")) is Code.PROCESS_UNKNOWN
-    assert await refused(rt.processes.grant("mine", session="nowhere")) is Code.SESSION_UNKNOWN
-    assert await refused(rt.processes.grant(7, session="t")) is Code.PROCESS_HANDLE_INVALID
-    assert await refused(rt.processes.grant("mine", session=" ")) is Code.INVALID_ID
-    assert await refused(rt.processes.validate("theirs", session="s")) is Code.PROCESS_NOT_VISIBLE
+    assert await refused(SeedProcesses(rt).transfer("mine", "theirs", session="s", to="t")) is Code.PROCESS_NOT_VISIBLE
+    assert await refused(SeedProcesses(rt).transfer("mine", "nobody", session="s", to="t")) is Code.PROCESS_NOT_VISIBLE
+    assert await refused(SeedProcesses(rt).transfer("mine", session="s", to="nowhere")) is Code.SESSION_UNKNOWN
+    assert await refused(rt.processes.share("mine", "nobody", session="t")) is Code.PROCESS_UNKNOWN
+    assert await refused(rt.processes.share("mine", session="nowhere")) is Code.SESSION_UNKNOWN
+    assert await refused(rt.processes.share(7, session="t")) is Code.PROCESS_HANDLE_INVALID
+    assert await refused(rt.processes.share("mine", session=" ")) is Code.INVALID_ID
+    assert await refused(SeedProcesses(rt).validate("theirs", session="s")) is Code.PROCESS_NOT_VISIBLE
     assert (await ids(rt, "s"), await ids(rt, "t")) == (["mine"], ["theirs"])
     assert len(await rt.get_process("mine").journal()) == 1, "nothing was written"
-    await rt.processes.transfer(session="nowhere", to="nowhere")  # nothing to transfer
-    await rt.processes.transfer("mine", session="s", to="t")
+    await SeedProcesses(rt).transfer(session="nowhere", to="nowhere")  # nothing to transfer
+    await SeedProcesses(rt).transfer("mine", session="s", to="t")
     assert await ids(rt, "t") == ["theirs", "mine"]
 
 
@@ -165,7 +168,7 @@ async def test_unreferenced_processes_are_cancelled_by_the_host_ability(shop: Sh
             return handle.id != "c" and await handle.cancel(reason)
 
     rt.processes.cancel_ability = Careful()
-    assert await rt.processes.cancel_unreferenced("a", session="s", reason="tidy") == 1
+    assert await SeedProcesses(rt).cancel_unreferenced("a", session="s", reason="tidy") == 1
     assert asked == [("c", "tidy", "host"), ("b", "tidy", "host")]
     assert [(await rt.get_process(id).info()).cancel is not None for id in ("a", "b", "c")] == [False, True, False]
 
@@ -218,7 +221,7 @@ async def test_d6_process_that_no_worker_runs_is_refused(shop: Shop, input: Tool
     assert refusal.startswith("process_registration_invalid: the process cannot be registered; nothing was written")
     assert type(input).__name__ in refusal
     assert await refused(register(core_of(rt), asked)) is Code.PROCESS_REGISTRATION_INVALID
-    assert await rt.processes.list("all") == ()
+    assert await rt.processes.list(ended=True) == ()
 
 
 async def test_a_tool_starts_signals_and_awaits_what_it_started(shop: Shop) -> None:
@@ -252,7 +255,7 @@ async def test_a_tool_starts_signals_and_awaits_what_it_started(shop: Shop) -> N
     parts = [
         one.id.partition("/process:")[2] for one in records if isinstance(one, EffectSettled) and "/process:" in one.id
     ]
-    [one] = await rt.processes.list("all")
+    [one] = await rt.processes.list(ended=True)
     assert [part.replace(one.handle.id, "P") for part in parts][:2] == [
         "process:start:P",
         "process:list:session:s:live",
@@ -295,7 +298,7 @@ async def test_a_tool_that_is_entered_again_starts_and_signals_nothing_twice(sho
     await session.resolve("go", "after")
     await sent.result(timeout=30)
     assert len(entered) >= 2
-    [one] = await rt.processes.list("all")
+    [one] = await rt.processes.list(ended=True)
     assert one.output == ProcessSucceeded(value=["before", "after"])
     said = [row.record for row in await one.handle.journal() if isinstance(row.record, ProcessEvent)]
     assert [event.payload for event in said if event.event == "signal.say"] == ["before", "after"]
@@ -318,7 +321,7 @@ async def test_an_attempt_that_runs_again_starts_and_signals_nothing_twice(shop:
     rt = await shop.open(act)
     assert (await (await rt.session("s", agent="a")).ask("go")).startswith("done")
     assert len(attempts) == 2
-    [one] = await rt.processes.list("all")
+    [one] = await rt.processes.list(ended=True)
     assert one.output == ProcessSucceeded(value=[1, 2])
 
 
@@ -367,7 +370,9 @@ async def test_a_tool_reaches_only_what_its_session_sees(shop: Shop) -> None:
         "unknown": "process_definition_unknown",
         "event": "process_signal_invalid",
     }
-    assert {one.handle.id for one in await rt.processes.list("all")} == {"mine", "theirs"}, "nothing half registered"
+    assert {one.handle.id for one in await rt.processes.list(ended=True)} == {"mine", "theirs"}, (
+        "nothing half registered"
+    )
     assert [len(await rt.get_process(id).journal()) for id in ("mine", "theirs")] == [1, 1], "nothing was written"
 
 
@@ -390,7 +395,7 @@ async def test_transferred_process_is_awaited_by_its_starting_call_only(shop: Sh
     rt = await shop.open(act, late, replies=(call("act"), call("late"), say("done")))
     await opened(rt, "t")
     assert (await (await rt.session("s", agent="a")).ask("go")).startswith("done")
-    [seen] = await rt.processes.list("all", session="t")
+    [seen] = await rt.processes.list(ended=True, session="t")
     assert seen.output == ProcessSucceeded(value=["mine by birth"])
 
 

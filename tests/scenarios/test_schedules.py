@@ -294,11 +294,11 @@ async def test_concurrent_schedules_stay_within_five_per_session(office: Office)
     refused = [problem for problem in made if isinstance(problem, Error)]
     message = "Maximum 5 active schedules per session. Cancel an existing schedule first."
     assert {(problem.code, problem.message) for problem in refused} == {(Code.SCHEDULE_LIMIT, message)}
-    assert (len(refused), await rt.schedules.count_active("s")) == (4, 5)
+    assert (len(refused), len(await rt.schedules.list(session="s", active=True))) == (4, 5)
     (one, *_) = [handle for handle in made if isinstance(handle, ScheduleHandle)]
     await one.delete()
     await rt.schedule("one more", send="tick", session="s", cron="0 * * * *")
-    assert await rt.schedules.count_active("s") == 5
+    assert len(await rt.schedules.list(session="s", active=True)) == 5
 
 
 @pytest.mark.any_store
@@ -399,7 +399,7 @@ async def test_a_schedule_starts_a_process_once_for_each_run_across_workers(offi
     request = await hourly.run(by="ann")
     await settled(hourly, runs=3)
     assert await two.get_process(f"schedule:count:{request}").result(timeout=20) == "counted B"
-    assert len(await one.processes.list("all")) == 3
+    assert len(await one.processes.list(ended=True)) == 3
 
 
 async def test_overlap_policy_decides_on_concurrent_processes(office: Office) -> None:
@@ -426,7 +426,7 @@ async def test_a_schedule_says_that_something_happened_and_waits_for_what_that_s
         await settled(night, runs=1, skipped=hour - 11)
     stream = trigger_stream(rt.tenant, "night.fell", "")
     await until(lambda: _is(_occurrences(rt, stream), 1))
-    [(_, happened)] = await rt.triggers.occurrences(stream)
+    [(_, happened)] = await core_of(rt).trigger_sources.occurrences(stream)
     [run] = fired(await night.journal())
     assert (happened.occurrence, happened.payload) == (run.occurrence, {"stars": 3})
     [started] = happened.deliveries
@@ -437,7 +437,7 @@ async def test_a_schedule_says_that_something_happened_and_waits_for_what_that_s
 
 
 async def _occurrences(rt: Runtime, stream: StreamId) -> int:
-    return (await rt.triggers.state(stream)).occurrences
+    return (await core_of(rt).trigger_sources.state(stream)).occurrences
 
 
 @pytest.mark.any_store

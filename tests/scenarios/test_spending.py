@@ -276,7 +276,7 @@ async def test_ledger_separates_turns_completions_and_subagents(new_store: NewSt
 
         await until(told)
         ledger = await session.usage_entries()
-        [child] = [one.name for one in await rt.list_sessions() if one.name != "s"]
+        [child] = [one.id for one in await rt.list_sessions() if one.id != "s"]
         assert sorted(one.source for one in ledger) == ["direct:judge", f"sub-agent:{child}", "turn", "turn"]
         assert sum((one.usage for one in ledger), Usage()) == await session.usage()
         own = sum((one.usage for one in ledger if not one.source.startswith("sub-agent:")), Usage())

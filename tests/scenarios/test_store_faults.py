@@ -137,7 +137,7 @@ async def test_news_during_an_outage_is_read_afterwards(new_store: NewStore) -> 
         await until(lambda: waits(handle))
         store.away = True
         async with Runtime(new_store(), worker=False) as elsewhere:
-            await elsewhere.processes.handle("p").resolve("news", "came")
+            await elsewhere.processes.from_json("p").resolve("news", "came")
         await until(lambda: answered(store.refused >= 8))
         store.away = False
         assert await handle.result(timeout=15) == "came", "it waits in memory for 30 s at most, and the poll was lost"

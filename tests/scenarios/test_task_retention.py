@@ -146,7 +146,7 @@ async def test_task_activity_notifies_the_session_by_its_policy(house: House) ->
     await rt.tasks.create(external("t", "on_activity"))
     await rt.tasks.update(S, "t", SessionTaskUpdate(state="running", state_detail="Reading"))
     await rt.tasks.update(S, "t", SessionTaskUpdate(state_detail="Writing"))
-    await rt.tasks.record_message(S, "t", NewTaskMessage("outbound", [{"type": "text", "text": "half"}]))
+    await rt.tasks.send_message(S, "t", NewTaskMessage("outbound", [{"type": "text", "text": "half"}]))
     await rt.tasks.update(S, "t", SessionTaskUpdate(state="succeeded", summary="all"))
     told = [news("t", "Partner", "running", one) for one in ("Reading", "Writing", "half")]
     await hears(session, *told, news("t", "Partner", "succeeded", "all"))

@@ -281,7 +281,7 @@ async def settled(rt: Runtime) -> Aim:
     await session.export(by="spy", via=CANARY)
     await session.files.write_file("/secret.txt", CANARY)
     await rt.start(waits, CANARY, id="p1")
-    await rt.processes.grant("p1", session="s1")
+    await rt.processes.share("p1", session="s1")
     await rt.schedule("sch1", send=CANARY, session="s1", cron="0 0 1 1 *")
     await rt.tasks.create(CreateSessionTask(session_id=SessionId("s1"), id="t1", kind="monitor", display_name=CANARY))
     await rt.triggers.subscribe("mail.received", waits, key="k", source="box", args=(CANARY,), owner="s1")

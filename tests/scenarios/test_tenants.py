@@ -51,7 +51,7 @@ async def spied(new_store: NewStore, *attempts: Attempt) -> list[object]:
         await victim.set_title("Private")
         before = tuple(await victim.journal())
         await (await other.session("e1", agent="evil")).ask("go", timeout=20)
-        assert await victim.title() == "Private"
+        assert (await victim.info()).title == "Private"
         assert tuple(await victim.journal()) == before, "the victim's log is unchanged"
         return found
 

@@ -323,7 +323,7 @@ async def test_a_tool_names_its_session(app: App) -> None:
     told = await asked(rt)
     assert told[0].output == "Trip"
     assert [one.output["code"] for one in told[1:]] == ["session_unknown", "invalid_argument"]
-    assert await rt.get_session("s").title() == "Trip"
+    assert (await rt.get_session("s").info()).title == "Trip"
     assert (await rt.list_sessions())[0].title == "Trip"
 
 

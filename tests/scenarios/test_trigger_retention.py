@@ -125,8 +125,8 @@ async def test_old_occurrence_is_pruned_with_its_key_and_counted(room: PostRoom)
     room.clock.pass_by(2)  # no input arrives: the source has a timer
     await left(rt, "c")
     await consistent(rt)
-    assert (await rt.triggers.state(at(rt))).occurrences == 3
-    assert [record.key for _, record in await rt.triggers.occurrences(at(rt))] == ["c"]
+    assert (await core_of(rt).trigger_sources.state(at(rt))).occurrences == 3
+    assert [record.key for _, record in await core_of(rt).trigger_sources.occurrences(at(rt))] == ["c"]
     again = await rt.triggers.emit(MAIL, "a", key="a")
     assert not again.is_duplicate, "the key was deleted with the occurrence"
     assert (await rt.triggers.emit(MAIL, "c", key="c")).is_duplicate, "and no other"
@@ -148,7 +148,7 @@ async def test_last_occurrence_stays_without_a_timer(room: PostRoom) -> None:
     await left(rt, "d")
     pruned = [row for row in await core_of(rt).store.read(at(rt)) if isinstance(row.record, TriggerPruned)]
     assert len(pruned) == 1, "the next one takes its place"
-    assert (await rt.triggers.state(at(rt))).occurrences == 4
+    assert (await core_of(rt).trigger_sources.state(at(rt))).occurrences == 4
 
 
 async def test_occurrence_stays_while_its_process_runs(room: PostRoom) -> None:
@@ -210,7 +210,7 @@ async def test_a_subscription_that_was_deleted_goes_whole_and_may_come_again(roo
 
 
 async def forgotten(rt: Runtime, handle: SubscriptionHandle) -> bool:
-    return handle.id not in (await rt.triggers.state(handle.stream)).known
+    return handle.id not in (await core_of(rt).trigger_sources.state(handle.stream)).known
 
 
 async def test_of_a_subscription_that_lives_only_what_was_between_goes(room: PostRoom) -> None:
@@ -226,7 +226,7 @@ async def test_of_a_subscription_that_lives_only_what_was_between_goes(room: Pos
     await until(lambda: changes_left(rt, 3), seconds=20)
     await idle(rt)
     await consistent(rt)
-    known = await rt.triggers.state(at(rt))
+    known = await core_of(rt).trigger_sources.state(at(rt))
     assert [sub.id for sub in known.living] == [one.id, two.id], "in the order in which they came"
     assert (await one.info()).revision == 9
     assert (await one.enable(operation="on-0")).revision == 10, "long ago, and forgotten"
@@ -247,9 +247,9 @@ async def test_a_long_log_goes_page_by_page(room: PostRoom) -> None:
     room.clock.pass_by(15)
     await left(rt, "k449")
     await consistent(rt)
-    assert (await rt.triggers.state(at(rt))).occurrences == 450
+    assert (await core_of(rt).trigger_sources.state(at(rt))).occurrences == 450
     assert not (await rt.triggers.emit(MAIL, 0, key="k0")).is_duplicate
-    assert [record.key for _, record in await rt.triggers.occurrences(at(rt), limit=5)][-1] == "k449"
+    assert [record.key for _, record in await core_of(rt).trigger_sources.occurrences(at(rt), limit=5)][-1] == "k449"
 
 
 async def test_with_no_retention_all_is_kept(room: PostRoom) -> None:

@@ -104,7 +104,7 @@ async def test_the_same_occurrence_again_is_the_same_and_starts_nothing(rt: Runt
         await rt.triggers.emit(MAIL, {"subject": "other"}, key="m1")
     assert caught.value.code is Code.TRIGGER_CONFLICT
     assert len(await (await rt.triggers.emit(MAIL, {"subject": "x"}, key="m2")).deliveries(timeout=20)) == 2
-    assert (await rt.triggers.state(at(rt))).occurrences == 2
+    assert (await core_of(rt).trigger_sources.state(at(rt))).occurrences == 2
 
 
 async def test_sixty_emitters_of_one_occurrence_start_one_process(rt: Runtime) -> None:
@@ -130,10 +130,10 @@ async def test_source_state_equals_the_fold_of_its_log(rt: Runtime) -> None:
         told = await asyncio.gather(*(rt.triggers.emit(MAIL, n, key=f"{burst}-{n}") for n in range(70)))
         for one in told:
             await one.deliveries(timeout=40)
-    known = await rt.triggers.state(at(rt))
+    known = await core_of(rt).trigger_sources.state(at(rt))
     assert known == fold_all(await core_of(rt).store.read(at(rt)))
     assert known.occurrences == 140
-    latest = await rt.triggers.occurrences(at(rt), limit=3)
+    latest = await core_of(rt).trigger_sources.occurrences(at(rt), limit=3)
     rows = [row.record for row in await core_of(rt).store.read(at(rt))]
     assert [record for _, record in latest] == rows[:-4:-1]
 
@@ -238,10 +238,10 @@ async def test_concurrent_subscription_changes_accept_exactly_one(rt: Runtime) -
 
 
 async def test_a_source_has_so_many_subscriptions_and_no_more(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perdure.runtime.triggers.triggers.MAX_SUBSCRIPTIONS", 3)
+    monkeypatch.setattr("perdure.runtime.triggers.sources.MAX_SUBSCRIPTIONS", 3)
     told = await asyncio.gather(*(subscribe(rt, f"k{n}") for n in range(6)), return_exceptions=True)
     assert [one.code for one in told if isinstance(one, Error)] == [Code.TRIGGER_LIMIT] * 3
-    assert len((await rt.triggers.state(at(rt))).living) == 3
+    assert len((await core_of(rt).trigger_sources.state(at(rt))).living) == 3
     with pytest.raises(Error) as caught:
         await subscribe(rt, "one more")
     assert caught.value.code is Code.TRIGGER_LIMIT
@@ -336,10 +336,10 @@ async def test_invalid_subscription_is_refused_and_not_created(rt: Runtime) -> N
     ]
     for wanted, code in bad:
         with pytest.raises(Error) as caught:
-            await rt.triggers.register(wanted)
+            await core_of(rt).trigger_sources.register(wanted)
         assert caught.value.code is code
     assert await core_of(rt).store.stream(at(rt)) is None
-    for look in (rt.triggers.subscription("mail.received:x").enable(), rt.triggers.source(MAIL)):
+    for look in (rt.triggers.subscription("mail.received:x").enable(), core_of(rt).trigger_sources.source(MAIL)):
         with pytest.raises(Error) as caught:
             await look
         assert caught.value.code in (Code.TRIGGER_SUBSCRIPTION_UNKNOWN, Code.TRIGGER_SOURCE_UNKNOWN)
@@ -403,7 +403,7 @@ async def test_an_attempt_that_runs_again_says_nothing_twice(new_store: NewStore
             )
             assert (happened.id, happened.is_duplicate) == (told["occurrence_id"], True)
             assert len(await happened.processes(timeout=20)) == 1
-        assert (await rt.triggers.state(at(rt))).occurrences == 2
+        assert (await core_of(rt).trigger_sources.state(at(rt))).occurrences == 2
 
 
 async def test_a_body_that_is_entered_again_says_nothing_again(new_store: NewStore) -> None:
@@ -456,10 +456,10 @@ async def test_process_emits_once_and_subscribes_for_its_owner(new_store: NewSto
         assert (await rt.triggers.subscription(mine).info()).definition.owner == ""
 
         async def all_in() -> bool:
-            return (await rt.triggers.state(at(rt))).occurrences == 2
+            return (await core_of(rt).trigger_sources.state(at(rt))).occurrences == 2
 
         await until(all_in)
-        latest = await rt.triggers.occurrences(at(rt))
+        latest = await core_of(rt).trigger_sources.occurrences(at(rt))
         assert {record.occurrence for _, record in latest} == {first, second}
         started = [ProcessHandle(core_of(rt), one.process_id) for _, record in latest for one in record.deliveries]
         assert {await one.result(timeout=20) for one in started} == {"filed hello", "filed hello again"}

@@ -176,12 +176,12 @@ async def find_session(rt: Runtime, name: str) -> Session:
 
 async def _beginning_with(rt: Runtime, prefix: str) -> list[str]:
     found: list[str] = []
-    page = await rt.list_sessions(limit=_PAGE)
+    page = await core_of(rt).session_streams(limit=_PAGE)
     while page:
         found += [info.name for info in page if info.name.startswith(prefix)]
         if len(page) < _PAGE:
             break
-        page = await rt.list_sessions(limit=_PAGE, before=(page[-1].updated_at, page[-1].stream))
+        page = await core_of(rt).session_streams(limit=_PAGE, before=(page[-1].updated_at, page[-1].stream))
     return found
 
 

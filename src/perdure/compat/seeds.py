@@ -1,14 +1,20 @@
-"""The contexts of tools and processes under the names of the seed documents. Names only, no behaviour."""
+"""Contexts, services and processes under the names of the seed documents. Names only, no behaviour."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import fields, replace
 from typing import Any, Generic, TypeVar, cast
 
 from perdure.codec import Json
 from perdure.effects import keys
+from perdure.runtime.internals import core_of
+from perdure.runtime.processes import edges
+from perdure.runtime.processes.admin import Listed, cancel_listed, list_processes, new_edge, release
 from perdure.runtime.processes.context import ProcessContext
+from perdure.runtime.processes.handle import ProcessHandle
+from perdure.runtime.runtime import Runtime
+from perdure.services.tasks import SessionTaskRegistry
 from perdure.tools.body import Body
 from perdure.tools.clients.completions import DirectCompletions
 from perdure.tools.clients.dispatch import Dispatch
@@ -22,6 +28,7 @@ from perdure.tools.provider import payload_as
 from perdure.tools.services import missing, required
 from perdure.tools.steps import StepEffect
 from perdure.vocab.effects import PreparedToolCall
+from perdure.vocab.processes import ProcessListMode, SessionScope
 from perdure.vocab.promises import EventKey
 from perdure.vocab.tools import ToolDefinition
 
@@ -38,7 +45,6 @@ SAME = {
     "org_id": "tenant",
     "replay_key": "readable_key",
     "schedule_store": "schedules",
-    "session_task_registry": "tasks",
     "tool_call_id": "call_id",
 }
 """Seed name to our name, of a tool's context."""
@@ -110,6 +116,10 @@ SAME_OF_PROCESS = {
 """Seed name to our name, of a process's context."""
 
 
+SAME_OF_TASKS = {"list_messages": "messages", "record_message": "send_message", "request_cancel": "cancel"}
+"""Seed name to our name, of the tasks of sessions."""
+
+
 class _SeedDurable(Generic[Context]):
     """The durable operations that contexts of tools and processes share."""
 
@@ -128,6 +138,16 @@ class _SeedDurable(Generic[Context]):
     async def await_event_json(self, key: EventKey, *, timeout: Duration | None = None) -> Json:
         """Wait for the event of this key."""
         return await event_of_key(self._ctx, key, timeout)
+
+
+class SeedTasks:
+    """`ctx.tasks` under the names of the seed documents."""
+
+    def __init__(self, tasks: SessionTaskRegistry) -> None:
+        self._tasks = tasks
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - the type of any member
+        return getattr(self._tasks, SAME_OF_TASKS.get(name, name))
 
 
 class SeedToolContext(_SeedDurable[ToolContext[Deps]], Generic[Deps]):
@@ -155,6 +175,11 @@ class SeedToolContext(_SeedDurable[ToolContext[Deps]], Generic[Deps]):
     def decode_prepared_payload(self, type: type[T]) -> T:
         """Return the payload of preparation, as `type`."""
         return payload_as(origin_of(self._ctx).prepared_payload, type)
+
+    @property
+    def session_task_registry(self) -> SeedTasks:
+        """Task client: the background work of sessions."""
+        return SeedTasks(self._ctx.tasks)
 
     def visible_tools(self) -> tuple[ToolDefinition, ...]:
         """Return the agent's tools that the model can see."""
@@ -203,6 +228,66 @@ class SeedProcessContext(_SeedDurable[ProcessContext]):
         if name == "_ctx":  # a copy in the making
             raise AttributeError(name)
         return getattr(self._ctx, SAME_OF_PROCESS.get(name, name))
+
+
+class SeedProcesses:
+    """`rt.processes` with the operations of the seed documents: frames, transfers, releases."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._rt = core_of(runtime)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - the type of any member
+        return getattr(self._rt.processes, name)
+
+    async def list(self, mode: ProcessListMode = "live", *, session: str, frame: str = "") -> tuple[Listed, ...]:
+        """Return the processes visible in a session or frame, latest first."""
+        return await list_processes(self._rt, mode, scope=SessionScope(session_id=session, frame_id=frame))
+
+    async def share(self, *handles: Json, session: str, frame: str = "") -> None:
+        """Make processes visible in a session or frame, all or none."""
+        scope = await edges.existing_scope(self._rt, session, frame)
+        await edges.add(self._rt, self._handles(handles), scope, replay=new_edge(self._rt))
+
+    async def validate(self, *handles: Json, session: str | None = None, frame: str = "") -> tuple[ProcessHandle, ...]:
+        """Return the processes of these handles, if all exist and, with `session`, all are visible there.
+
+        Raises:
+            Error: `process_handle_invalid`, `process_unknown`, `process_not_visible`.
+        """
+        found = self._handles(handles)
+        if session is not None:
+            await edges.check_visible(self._rt, found, SessionScope(session_id=session, frame_id=frame))
+        for one in found:
+            await one.journal()
+        return found
+
+    async def transfer(
+        self, *handles: Json, session: str, to: str, frame: str = "", to_frame: str = "", key: str = ""
+    ) -> None:
+        """Move the visibility of processes to another session, all or none. The same transfer under the same `key`
+        applies once.
+
+        Raises:
+            Error: `process_not_visible` if one is not visible in `session`; `session_unknown`. Nothing was changed.
+        """
+        found = self._handles(handles)
+        if not found:
+            return
+        old = SessionScope(session_id=session, frame_id=frame)
+        await edges.check_visible(self._rt, found, old)
+        new = await edges.existing_scope(self._rt, to, to_frame)
+        await edges.move(self._rt, found, old, new, replay=key or new_edge(self._rt))
+
+    async def release(self, session: str, *, frame: str = "") -> int:
+        """Remove the visibility of all processes in a session or frame, and return their number."""
+        return await release(self._rt, SessionScope(session_id=session, frame_id=frame))
+
+    async def cancel_unreferenced(self, *keep: Json, session: str, frame: str = "", reason: str = "") -> int:
+        """Request the end of all processes visible in a session or frame, except those in `keep`."""
+        return await cancel_listed(self._rt, SessionScope(session_id=session, frame_id=frame), reason, keep=keep)
+
+    def _handles(self, values: Iterable[Json]) -> tuple[ProcessHandle, ...]:
+        return tuple(self._rt.processes.from_json(value) for value in values)
 
 
 # --- the builders of the seed documents: each returns a changed copy of a tool's context

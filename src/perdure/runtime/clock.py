@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from base64 import b32encode, b32hexencode
+from datetime import UTC, datetime
 
 _MAX_NAP_S = 3600.0
 
@@ -36,6 +37,11 @@ def uuid7(wall_ms: int) -> str:
         (wall_ms & (1 << 48) - 1) << 80 | 0x7 << 76 | (random >> 68 & 0xFFF) << 64 | 0b10 << 62 | random & (1 << 62) - 1
     )
     return b32hexencode(value.to_bytes(16, "big")).decode().rstrip("=").lower()
+
+
+def moment_of(ms: int) -> datetime:
+    """Convert milliseconds since the epoch to a time in UTC."""
+    return datetime.fromtimestamp(ms / 1000, tz=UTC)
 
 
 def short_id(prefix: str, wall_ms: int) -> str:

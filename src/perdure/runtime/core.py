@@ -43,6 +43,7 @@ from perdure.runtime.stores import store_for
 from perdure.runtime.tasks.background import BackgroundCode, RunningTasks
 from perdure.runtime.tasks.commands import CommandCode, RuntimeCommands, folder_beside
 from perdure.runtime.tasks.tasks import StoredTasks
+from perdure.runtime.triggers.sources import TriggerSources
 from perdure.runtime.triggers.triggers import Triggers
 from perdure.runtime.tuning import RuntimeOptions
 from perdure.runtime.work import WorkerOptions, check_place
@@ -127,6 +128,7 @@ class RuntimeCore:
         self.approvals = Approvals(self)
         self.schedules = Schedules(self)
         self.processes = Processes(self)
+        self.trigger_sources = TriggerSources(self)
         self.triggers = Triggers(self)
         self.audit = Audit(self)
 
@@ -139,7 +141,7 @@ class RuntimeCore:
             return self
         other = copy.copy(self)
         other._bind(tenant)
-        other.triggers.catalog = self.triggers.catalog
+        other.trigger_sources.catalog = self.trigger_sources.catalog
         other.processes.cancel_ability = self.processes.cancel_ability
         return other
 
@@ -223,10 +225,10 @@ class RuntimeCore:
         of = OpensAt(tenant=Tenant(tenant)) if tenant is not None else OpensAt()
         return Session(self, SessionId(check_id(id, what="the session id")), None, of)
 
-    async def list_sessions(
+    async def session_streams(
         self, *, limit: int = 50, before: tuple[int, StreamId] | None = None, tag: str | None = None
     ) -> tuple[StreamInfo, ...]:
-        """Return the sessions of this tenant: see `Runtime.list_sessions`."""
+        """Return the streams of this tenant's sessions, the most recently changed first."""
         wanted = checked_tag(tag) if tag is not None else None
         return await self.store.streams(
             tenant=self.tenant, kind="session", limit=check_limit(limit), before=before, tag=wanted

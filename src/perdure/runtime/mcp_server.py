@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from perdure.errors import Code, Error
 from perdure.ids import TurnId
-from perdure.runtime.internals import ref_of
+from perdure.runtime.internals import core_of, ref_of
 from perdure.runtime.runtime import Runtime
 from perdure.runtime.sessions.results import wait_for
 from perdure.runtime.sessions.session import Session
@@ -132,7 +132,7 @@ async def _own_sessions(rt: Runtime, limit: int) -> list[StreamInfo]:
     """Return the sessions of this server, the most recently changed first."""
     own: list[StreamInfo] = []
     before = None
-    while len(own) < limit and (page := await rt.list_sessions(limit=MOST_MESSAGES, before=before)):
+    while len(own) < limit and (page := await core_of(rt).session_streams(limit=MOST_MESSAGES, before=before)):
         own += [one for one in page if one.name.startswith(_OWN)]  # threat: S22
         before = page[-1].updated_at, page[-1].stream
     return own[:limit]

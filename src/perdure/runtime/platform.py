@@ -17,7 +17,7 @@ from perdure.runtime.sessions.ref import SessionRef
 from perdure.runtime.sessions.sending import send_as_tool
 from perdure.store.shapes import StreamInfo
 from perdure.tools.errors import ToolError
-from perdure.tools.services import IdleStatus, SessionInfo
+from perdure.tools.services import IdleStatus, StoredSession
 from perdure.vocab.messages import Message
 from perdure.vocab.records import TurnEnded
 
@@ -40,7 +40,7 @@ class StoredPlatform:
 
     async def create_session(
         self, agent: str, *, session_id: str | None = None, title: str | None = None
-    ) -> SessionInfo:
+    ) -> StoredSession:
         """Create a session, durably."""
         now = self.runtime.clock.wall_ms()
         with visibly():
@@ -58,7 +58,7 @@ class StoredPlatform:
             raise ToolError("the session was deleted just now", code=Code.SESSION_UNKNOWN.value)
         return made
 
-    async def get_session_by_id(self, session_id: str) -> SessionInfo | None:
+    async def get_session_by_id(self, session_id: str) -> StoredSession | None:
         """Return a session, or None if the tenant has no such session."""
         info = await self.runtime.store.stream(session_stream(self.tenant, SessionId(session_id)))
         return None if info is None else info_of(info)
@@ -121,8 +121,8 @@ class StoredPlatform:
             return session_stream(self.tenant, SessionId(check_id(session_id, what="the session id")))
 
 
-def info_of(info: StreamInfo) -> SessionInfo:
+def info_of(info: StreamInfo) -> StoredSession:
     """Return what a tool may see of a session."""
-    return SessionInfo(
+    return StoredSession(
         SessionId(info.name), info.tenant, info.agent, info.created_at, info.updated_at, info.title, info.tags
     )  # fmt: skip

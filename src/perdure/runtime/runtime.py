@@ -7,7 +7,7 @@ import os
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from perdure.ids import SessionId, StreamId, check_id, session_stream
+from perdure.ids import SessionId, check_id, session_stream
 from perdure.runtime.internals import core_of
 from perdure.services.commands import GRACE_S, KEEP_BYTES
 from perdure.tools.durations import duration_ms
@@ -24,12 +24,13 @@ if TYPE_CHECKING:  # a program that declares agents and tools need not load what
     from perdure.runtime.processes.handle import ProcessHandle
     from perdure.runtime.schedules.schedules import ScheduleHandle
     from perdure.runtime.sessions import importing
+    from perdure.runtime.sessions.info import SessionInfo
     from perdure.runtime.sessions.session import Session
     from perdure.runtime.tuning import RuntimeOptions
     from perdure.runtime.work import WorkerOptions
     from perdure.store.encoded import PayloadCodec
     from perdure.store.protocol import Store
-    from perdure.store.shapes import Resolved, StreamInfo
+    from perdure.store.shapes import Resolved
     from perdure.vocab.promises import EventKey, Failure, Resolution
     from perdure.vocab.schedules import CatchUp, Overlap
 
@@ -140,14 +141,19 @@ class Runtime:
         return self._core.get_session(id, tenant=tenant)
 
     async def list_sessions(
-        self, *, limit: int = 50, before: tuple[int, StreamId] | None = None, tag: str | None = None
-    ) -> tuple[StreamInfo, ...]:
+        self, *, limit: int = 50, after: str = "", tag: str | None = None
+    ) -> tuple[SessionInfo, ...]:
         """Return the sessions of this tenant, the most recently changed first; with `tag`, only those that have it.
 
+        `after` is the cursor of the last session of the previous page.
+
         Raises:
-            Error: `invalid_argument` for an invalid tag or limit.
+            Error: `invalid_argument` for an invalid tag or limit; `invalid_cursor`.
         """
-        return await self._core.list_sessions(limit=limit, before=before, tag=tag)
+        from perdure.runtime.sessions.info import info_of, place_after
+
+        before = place_after(after, self._core.tenant)
+        return tuple(info_of(row) for row in await self._core.session_streams(limit=limit, before=before, tag=tag))
 
     async def import_session(
         self, id: str, data: importing.Past, *, agent: str | None = None, by: str = "", via: str = "api"

@@ -33,7 +33,7 @@ from perdure.tools.clients.programs import Programs
 from perdure.tools.context import ToolContext, origin_of
 from perdure.tools.errors import ToolError, tool_error_of
 from perdure.tools.origin import Clients
-from perdure.tools.services import Services, SessionInfo
+from perdure.tools.services import Services, StoredSession
 from perdure.vocab.log_keys import open_key
 from perdure.vocab.messages import AttachmentRef, Message
 from perdure.vocab.outcomes import Done, Success, ToolCallOutcome
@@ -85,7 +85,7 @@ def clients_of(core: RuntimeCore, stream: StreamId, agent: Agent, site: CallSite
         attachments=AttachmentsClient(site, access.fetch, stores=turn is not None),
         direct_completions=completions,
         processes=lambda ctx: ProcessesClient(core, ctx, site, local, access.check_start),
-        triggers=lambda ctx: client_of_call(core.triggers, ctx, site, access.durable),
+        triggers=lambda ctx: client_of_call(core, ctx, site, access.durable),
         programs=turn.programs(site) if turn else None,
     )
 
@@ -152,7 +152,7 @@ class StoredSessions:
 
     core: RuntimeCore
 
-    async def update_session_title(self, session_id: SessionId, title: str) -> SessionInfo:
+    async def update_session_title(self, session_id: SessionId, title: str) -> StoredSession:
         """Set the title of a session, and notify its observers."""
         stream = session_stream(self.core.tenant, session_id)
         if await self.get_session(session_id) is None:
@@ -167,7 +167,7 @@ class StoredSessions:
             raise ToolError(f"the session {session_id!r} was deleted", code="session_unknown")
         return named
 
-    async def get_session(self, session_id: SessionId) -> SessionInfo | None:
+    async def get_session(self, session_id: SessionId) -> StoredSession | None:
         """Return a session, or None if the tenant has no such session."""
         info = await self.core.store.stream(session_stream(self.core.tenant, session_id))
         if info is None:

@@ -7,7 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from perdure.clock import Clock
 from perdure.codec import SEALED, Json, decode, undecodable
@@ -49,7 +49,7 @@ class TurnResult:
     """
 
     turn_id: TurnId
-    status: str
+    status: Literal["finished", "stopped"]
     text: str
     reason: StopReason | None = None
     message: str = ""

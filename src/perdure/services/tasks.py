@@ -240,11 +240,11 @@ class SessionTaskRegistry(Protocol):
         """Return the tasks of a session, in order of creation."""
         ...
 
-    async def request_cancel(self, session_id: SessionId, task_id: str) -> SessionTask | None:
+    async def cancel(self, session_id: SessionId, task_id: str) -> SessionTask | None:
         """Request the end of a task. The first request counts."""
         ...
 
-    async def record_message(
+    async def send_message(
         self, session_id: SessionId, task_id: str, message: NewTaskMessage, *, id: str | None = None
     ) -> TaskMessage:
         """Record a message to or from a task. The same id is the same message.
@@ -254,7 +254,7 @@ class SessionTaskRegistry(Protocol):
         """
         ...
 
-    async def list_messages(
+    async def messages(
         self, session_id: SessionId, task_id: str, limit: int | None = None, after_id: str | None = None
     ) -> tuple[TaskMessage, ...]:
         """Return the messages of a task, in order."""

@@ -169,7 +169,7 @@ def _check(runtime: object, gate: Gate) -> None:
 async def _settled(runtime: Runtime) -> None:
     """Wait until no session has work left."""
     while any(  # noqa: ASYNC110 - only the store knows
-        one.active or one.parked or one.waiting_inputs for one in await runtime.list_sessions(limit=10_000)
+        one.active or one.parked or one.waiting_inputs for one in await core_of(runtime).session_streams(limit=10_000)
     ):
         await asyncio.sleep(_POLL_S)
 

@@ -159,7 +159,7 @@ class RecoveryReport:
 async def look(reader: Runtime) -> tuple[Story, ...]:
     """Read every session of a store that no worker uses."""
     async with reader as rt:
-        infos = await rt.list_sessions(limit=10_000)
+        infos = await core_of(rt).session_streams(limit=10_000)
         return tuple([await _story(rt, SessionId(info.name)) for info in sorted(infos, key=lambda info: info.name)])
 
 

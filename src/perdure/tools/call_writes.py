@@ -106,19 +106,19 @@ class CallTasks:
         """Return the tasks of a session, in order of creation."""
         return await self.registry.list(session_id, filter)
 
-    async def request_cancel(self, session_id: SessionId, task_id: str) -> SessionTask | None:
+    async def cancel(self, session_id: SessionId, task_id: str) -> SessionTask | None:
         """Request the end of a task. The first request counts."""
-        return await self.registry.request_cancel(session_id, task_id)
+        return await self.registry.cancel(session_id, task_id)
 
-    async def record_message(
+    async def send_message(
         self, session_id: SessionId, task_id: str, message: NewTaskMessage, *, id: str | None = None
     ) -> TaskMessage:
         """Record a message to or from a task. The default id is derived from the call."""
         own = id or self.writes.id("msg", session_id, task_id, msgspec.to_builtins(message))
-        return await self.registry.record_message(session_id, task_id, message, id=own)
+        return await self.registry.send_message(session_id, task_id, message, id=own)
 
-    async def list_messages(
+    async def messages(
         self, session_id: SessionId, task_id: str, limit: int | None = None, after_id: str | None = None
     ) -> tuple[TaskMessage, ...]:
         """Return the messages of a task, in order."""
-        return await self.registry.list_messages(session_id, task_id, limit, after_id)
+        return await self.registry.messages(session_id, task_id, limit, after_id)

@@ -1,4 +1,4 @@
-"""The tool `hand_over`: a model gives its conversation to another agent."""
+"""The tool `handoff`: a model gives its conversation to another agent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from perdure.tools.context import ToolContext
 from perdure.tools.decorator import AnyTool, raw_tool
 from perdure.tools.schema import RawArguments
 
-NAME = "hand_over"
+NAME = "handoff"
 
 _DESCRIPTION = (
     "Give this conversation to another agent. It sees the whole conversation and answers instead of you, now and "
@@ -42,5 +42,5 @@ def handoff(*agents: str) -> AnyTool:
         return f"The conversation was handed over to {to}." + (f" {reason}" if reason else "")
 
     return raw_tool(
-        run, NAME, RawArguments(parameters), description=_DESCRIPTION, effect="idempotent", title="Hand Over"
+        run, NAME, RawArguments(parameters), description=_DESCRIPTION, effect="idempotent", title="Hand Off"
     )

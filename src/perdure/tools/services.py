@@ -35,7 +35,7 @@ class MessageRetriever(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class SessionInfo:
+class StoredSession:
     """A session as visible to a tool. Times are milliseconds since 1970."""
 
     id: SessionId
@@ -50,7 +50,7 @@ class SessionInfo:
 class SessionStore(Protocol):
     """Read-only access to the sessions of the call's tenant."""
 
-    async def get_session(self, session_id: SessionId) -> SessionInfo | None:
+    async def get_session(self, session_id: SessionId) -> StoredSession | None:
         """Return a session of the tenant, or None."""
         ...
 
@@ -58,7 +58,7 @@ class SessionStore(Protocol):
 class SessionMutator(Protocol):
     """Changes that a tool may make to the sessions of its tenant."""
 
-    async def update_session_title(self, session_id: SessionId, title: str) -> SessionInfo:
+    async def update_session_title(self, session_id: SessionId, title: str) -> StoredSession:
         """Set a session's title; durable on return. An equal title changes nothing.
 
         Raises:
@@ -83,14 +83,14 @@ class PlatformStore(Protocol):
 
     async def create_session(
         self, agent: str, *, session_id: str | None = None, title: str | None = None
-    ) -> SessionInfo:
+    ) -> StoredSession:
         """Create a session for an agent of this runtime, durably. An equal id and agent give the same session.
 
         Without an id, each call creates a new session. Codes: `agent_unknown`, `session_agent_conflict`.
         """
         ...
 
-    async def get_session_by_id(self, session_id: str) -> SessionInfo | None:
+    async def get_session_by_id(self, session_id: str) -> StoredSession | None:
         """Return a session of the tenant, or None."""
         ...
 

@@ -33,8 +33,8 @@ class EventFailed(ToolError):
     """An awaited event ended without a value."""
 
 
-class EventTimedOut(EventFailed):
-    """An awaited event timed out."""
+class EventTimedOut(EventFailed, TimeoutError):
+    """An awaited event timed out. `except TimeoutError` catches it, too."""
 
 
 # --- recording ----------------------------------------------------------------------------------------------------

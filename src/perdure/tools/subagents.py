@@ -6,7 +6,7 @@ body is parked while a child works.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar, cast, overload
 
 from perdure.codec import Json
@@ -77,22 +77,22 @@ class Subagent:
 class AgentClient:
     """Client of another agent: `ctx.agent("writer")`."""
 
-    body: Body
+    _body: Body = field(repr=False)
     agent: str
 
     @overload
     async def ask(
-        self, prompt: str, *, output: None = None, name: str | None = None, timeout: float | str | None = None
+        self, content: str, *, output: None = None, name: str | None = None, timeout: float | str | None = None
     ) -> str: ...
 
     @overload
     async def ask(
-        self, prompt: str, *, output: type[T], name: str | None = None, timeout: float | str | None = None
+        self, content: str, *, output: type[T], name: str | None = None, timeout: float | str | None = None
     ) -> T: ...
 
     async def ask(
         self,
-        prompt: str,
+        content: str,
         *,
         output: OutputType = None,
         name: str | None = None,
@@ -108,45 +108,45 @@ class AgentClient:
                 the child limit. The `code` tells which.
         """
         wanted = _output(output)
-        name = self.body.nth(self.agent) if name is None else name
+        name = self._body.nth(self.agent) if name is None else name
         limit = None if timeout is None else duration_ms(timeout, what=f"the timeout of agent {self.agent!r}")
-        scope = await self._start(name, prompt, wanted, background=False)
-        told = await self.body.end_of_turn(name, scope, limit)
+        scope = await self._start(name, content, wanted, background=False)
+        told = await self._body.end_of_turn(name, scope, limit)
         if isinstance(told, TimedOut):
             self._spawner.cancel(scope, f"no answer within {timeout}")
         return _value(_text(self.agent, scope, told), wanted, self.agent, scope)
 
-    async def start(self, prompt: str, *, output: OutputType = None, name: str | None = None) -> Subagent:
+    async def start(self, content: str, *, output: OutputType = None, name: str | None = None) -> Subagent:
         """Start the agent in a child session without waiting. The child outlives the call and the turn.
 
         Its end is reported to the calling session: in the turn that runs then, or in a new one.
         """
-        name = self.body.nth(self.agent) if name is None else name
-        scope = await self._start(name, prompt, _output(output), background=True)
+        name = self._body.nth(self.agent) if name is None else name
+        scope = await self._start(name, content, _output(output), background=True)
         return Subagent(self.agent, scope.session, scope.turn)
 
-    async def _start(self, name: str, prompt: str, output: Output | None, *, background: bool) -> TurnScope:
-        if not isinstance(prompt, str):  # pyright: ignore[reportUnnecessaryIsInstance] - tools pass any type
-            kind = type(prompt).__name__
-            raise Error(Code.INVALID_ARGUMENT, f"the prompt for {self.agent!r} must be text, not {kind}")
+    async def _start(self, name: str, content: str, output: Output | None, *, background: bool) -> TurnScope:
+        if not isinstance(content, str):  # pyright: ignore[reportUnnecessaryIsInstance] - tools pass any type
+            kind = type(content).__name__
+            raise Error(Code.INVALID_ARGUMENT, f"the input for {self.agent!r} must be text, not {kind}")
         spawner = self._spawner
         scope = spawner.scope(name)
         order = Order(
             agent=self.agent,
-            prompt=prompt,
+            prompt=content,
             session=scope.session,
             turn=scope.turn,
             output=output.spec if output else None,
             background=background,
         )
-        await self.body.start(name, order, lambda: spawner.spawn(name, order))
+        await self._body.start(name, order, lambda: spawner.spawn(name, order))
         return scope
 
     @property
     def _spawner(self) -> Spawner:
-        if self.body.spawner is None:
+        if self._body.spawner is None:
             raise Error(Code.DURABLE_EFFECTS_UNAVAILABLE, "sub-agents are not available here")
-        return cast("Spawner", self.body.spawner)
+        return cast("Spawner", self._body.spawner)
 
 
 def _output(type: OutputType) -> Output | None:

@@ -54,7 +54,7 @@ async def get_task(ctx: ToolContext[object], task_id: str) -> Json:
     """
     tasks = ctx.tasks
     task = await _existing(tasks, ctx, task_id)
-    said = await tasks.list_messages(ctx.session_id, task_id, limit=20)
+    said = await tasks.messages(ctx.session_id, task_id, limit=20)
     return {"task": _shown(task), "messages": [msgspec.to_builtins(one) for one in said]}
 
 
@@ -74,7 +74,7 @@ async def message_task(
     if task.is_over:
         raise ToolError(f"Task is over: {task_id} has {task.state}", code="task_over")
     new = NewTaskMessage("inbound", [{"type": "text", "text": message}], in_reply_to)
-    said = await tasks.record_message(ctx.session_id, task_id, new)
+    said = await tasks.send_message(ctx.session_id, task_id, new)
     return {"message_id": said.id, "task_id": task_id}
 
 
@@ -93,7 +93,7 @@ async def cancel_task(ctx: ToolContext[object], task_id: str) -> Json:
     schedule = spec.get("schedule_id")
     if schedule and ctx.services.schedule_store is not None:
         await ctx.services.schedule_store.cancel_schedule(ctx.session_id, str(schedule))
-    asked = await tasks.request_cancel(ctx.session_id, task_id)
+    asked = await tasks.cancel(ctx.session_id, task_id)
     return {"task_id": task_id, "state": asked.state if asked else task.state, "cancel_requested": True}
 
 

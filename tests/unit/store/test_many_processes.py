@@ -254,13 +254,13 @@ async def test_a_page_of_processes_is_the_same_few_statements(
 
     async def turn_over(kind: str, total: int, opened: Store) -> None:
         async with Runtime(opened, worker=False) as rt:
-            for options in ({}, {"session": SessionId("s")}, {"definition": "external"}):
+            for session, definition in ((None, None), (SessionId("s"), None), (None, "external")):
                 seen: list[str] = []
                 statuses: set[str] = set()
                 place: int | None = None
                 while len(seen) < 500:
                     before = opened.counters.statements
-                    page = await rt.processes.list("live", limit=50, before=place, **options)
+                    page = await rt.processes.list(session=session, definition=definition, limit=50, before=place)
                     counted.setdefault((kind, total), set()).add(opened.counters.statements - before)
                     seen += [one.handle.id for one in page]
                     statuses |= {one.status for one in page}

@@ -48,7 +48,7 @@ async def _list(db: str, limit: int, *, all: bool, json: bool, quiet: bool) -> N
 
     async with opened(db) as rt:
         now = core_of(rt).clock.wall_ms()
-        found = await rt.processes.list("all" if all else "live", limit=limit)
+        found = await rt.processes.list(ended=all, limit=limit)
         records = [] if quiet and not json else [await one.handle.info() for one in found]
     if json:
         for one, record in zip(found, records, strict=True):
@@ -312,7 +312,7 @@ async def _share(id: str, session: str, db: str, *, json: bool) -> None:
     from perdure.cli.store_locator import opened
 
     async with opened(db) as rt:
-        await rt.processes.grant(id, session=session)
+        await rt.processes.share(id, session=session)
         await _print_observers(rt, id, json=json)
 
 
@@ -331,7 +331,7 @@ async def _unshare(id: str, session: str, db: str, *, json: bool) -> None:
     from perdure.cli.store_locator import opened
 
     async with opened(db) as rt:
-        await rt.processes.revoke(id, session=session)
+        await rt.processes.unshare(id, session=session)
         await _print_observers(rt, id, json=json)
 
 

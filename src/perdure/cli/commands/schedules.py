@@ -41,7 +41,8 @@ async def _list(db: str, session: str, limit: int, *, all: bool, json: bool, qui
 
     async with opened(db) as rt:
         infos = await rt.schedules.list(session=session or None, active=not all, limit=limit)
-        found = [(handle, state, await _next(handle)) async for handle, state in rt.schedules.states(infos)]
+        handles = [rt.schedules.get(info.name) for info in infos]
+        found = [(handle, await handle.info(), await _next(handle)) for handle in handles]
     if json:
         for handle, state, due in found:
             _emit(handle, state, due)

@@ -103,7 +103,7 @@ async def _matching(rt: Runtime, query: _Query) -> tuple[list[_Found], bool]:
 
     found: list[_Found] = []
     before = _place(query.after, rt.tenant)
-    while page := await rt.list_sessions(limit=100, before=before, tag=query.tag or None):
+    while page := await core_of(rt).session_streams(limit=100, before=before, tag=query.tag or None):
         for info in page:
             if query.agent and info.agent != query.agent:
                 continue

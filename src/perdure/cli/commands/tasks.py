@@ -78,7 +78,7 @@ async def _show(session: str, name: str, db: str, *, json: bool) -> None:
 
     async with opened(db) as rt:
         task = await _task(rt, session, name)
-        said = await rt.tasks.list_messages(task.session_id, task.id)
+        said = await rt.tasks.messages(task.session_id, task.id)
     if json:
         _emit(task)
         return
@@ -111,7 +111,7 @@ def message(
             if found.is_over:
                 raise Error(Code.INVALID_ARGUMENT, f"task {task!r} has ended: {found.state}")
             new = NewTaskMessage("inbound", [{"type": "text", "text": text}], reply_to or None)
-            said = await rt.tasks.record_message(found.session_id, task, new)
+            said = await rt.tasks.send_message(found.session_id, task, new)
         note(f"Message {said.id} sent to task {task}.")
 
     run(say_it)
@@ -129,7 +129,7 @@ def cancel(session: SessionName, task: TaskName, db: Db = "") -> None:
         async with opened(db) as rt:
             found = await _task(rt, session, task)
             if not found.is_over:
-                await rt.tasks.request_cancel(found.session_id, task)
+                await rt.tasks.cancel(found.session_id, task)
         note(f"Task {task} has {found.state}." if found.is_over else f"Cancellation of task {task} requested.")
 
     run(ask)

@@ -11,7 +11,7 @@ from perdure.cli.options import Db, Json, Limit
 from perdure.runtime.internals import core_of
 
 if TYPE_CHECKING:
-    from perdure.runtime.triggers.triggers import Source
+    from perdure.runtime.triggers.sources import Source
     from perdure.vocab.triggers import TriggerDelivery
 
 app = Typer(help="List event sources and emit events.", no_args_is_help=True, rich_markup_mode=None)
@@ -82,8 +82,9 @@ async def _show(source_type: str, source: str, db: str, limit: int, *, json: boo
     from perdure.codec import encode
 
     async with opened(db) as rt:
-        one = await rt.triggers.source(source_type, source)
-        latest = await rt.triggers.occurrences(one.stream, limit=limit)
+        sources = core_of(rt).trigger_sources
+        one = await sources.source(source_type, source)
+        latest = await sources.occurrences(one.stream, limit=limit)
     if json:
         happened = [
             {

@@ -117,7 +117,7 @@ async def _start(tour: Tour, session: str) -> asyncio.subprocess.Process:
 
 async def _find(rt: Runtime) -> Found:
     workers = {worker.id: worker for worker in await core_of(rt).store.workers()}
-    infos = await rt.list_sessions(limit=1000)
+    infos = await core_of(rt).session_streams(limit=1000)
     for info in infos:
         if not info.active and not info.waiting_inputs:
             continue

@@ -19,7 +19,7 @@ from perdure.ids import join
 from perdure.processes.registration import environment
 from perdure.runtime.calls.clients import CallSite, visibly
 from perdure.runtime.processes import edges
-from perdure.runtime.processes.admin import PAGE, CancelSource, Listed
+from perdure.runtime.processes.admin import PAGE, CancelSource, Listed, list_processes, release
 from perdure.runtime.processes.events import info_of
 from perdure.runtime.processes.function import ProcessFunction, name_of
 from perdure.runtime.processes.handle import ProcessHandle
@@ -200,9 +200,7 @@ class ProcessesClient:
         async def perform() -> ProcessOutcome:
             found: list[Json] = []
             before: int | None = None
-            while page := await self._rt.processes.list(
-                mode, session=self._scope.session_id, frame=self._scope.frame_id, limit=PAGE, before=before
-            ):
+            while page := await list_processes(self._rt, mode, scope=self._scope, limit=PAGE, before=before):
                 found += [_entry(one) for one in page]
                 before = page[-1].place
             return ProcessesListed(entries=tuple(found))
@@ -221,7 +219,7 @@ class ProcessesClient:
     async def signal(self, handle: Json, name: str, payload: Json = None) -> Json:
         """Send a signal to a process."""
         with visibly():
-            target = self._rt.processes.handle(handle)
+            target = self._rt.processes.from_json(handle)
         self._local.counted[f"{target.id}:{name}"] += 1
         nth = self._local.counted[f"{target.id}:{name}"]
         signal_id = self._ctx.call_id if nth == 1 else f"{self._ctx.call_id}:{nth}"
@@ -243,7 +241,7 @@ class ProcessesClient:
     async def cancel(self, handle: Json, reason: str = TOOL_REASON) -> bool:
         """Request the end of a process."""
         with visibly():
-            target = self._rt.processes.handle(handle)
+            target = self._rt.processes.from_json(handle)
         command = CancelProcess(process_id=target.id, reason=reason)
 
         async def perform() -> ProcessOutcome:
@@ -262,7 +260,7 @@ class ProcessesClient:
     async def cancel_unreferenced_handles(self, *keep: Json) -> int:
         """Request the end of all visible processes, except these."""
         with visibly():
-            kept = {self._rt.processes.handle(value).id for value in keep}
+            kept = {self._rt.processes.from_json(value).id for value in keep}
         rest = [one for one in await self.list_handles() if one["handle"]["id"] not in kept]
         return sum([await self.cancel(one["handle"]) for one in rest])
 
@@ -284,7 +282,7 @@ class ProcessesClient:
         if not handles:
             return
         with visibly():
-            targets = [self._rt.processes.handle(value) for value in handles]
+            targets = [self._rt.processes.from_json(value) for value in handles]
         command = TransferProcesses(
             from_scope=self._scope, to_scope=to, process_ids=tuple(target.id for target in targets)
         )
@@ -306,9 +304,8 @@ class ProcessesClient:
         command = DeleteSessionEdges(session_id=session)
 
         async def perform() -> ProcessOutcome:
-            return SessionEdgesDeleted(
-                report={"session_id": session, "released": await self._rt.processes.release(session)}
-            )
+            released = await release(self._rt, SessionScope(session_id=session))
+            return SessionEdgesDeleted(report={"session_id": session, "released": released})
 
         done = await self._do(command, perform)
         assert isinstance(done, SessionEdgesDeleted)
@@ -317,7 +314,7 @@ class ProcessesClient:
     # --- execution
 
     async def _visible(self, handle: Json) -> ProcessHandle:
-        found = self._rt.processes.handle(handle)
+        found = self._rt.processes.from_json(handle)
         await self._check(found)
         return found
 

@@ -205,7 +205,7 @@ class ProcessContext(DurableOps):
             durable=body.controller.ledger.durable,
             report=lambda _: None,
         )
-        return TriggersClient(self._call.runtime.triggers, by, body)
+        return TriggersClient(self._call.runtime, by, body)
 
     async def start(
         self, process: ProcessFunction | str, /, *args: object, id: str | None = None, **kwargs: object
@@ -308,7 +308,7 @@ class ProcessContext(DurableOps):
             EventTimedOut: the process has not ended within `timeout`.
             EventFailed: unknown process (`process_unknown`), or a deadlock (`process_wait_cycle`).
         """
-        id = self._call.runtime.processes.handle(process).id
+        id = self._call.runtime.processes.from_json(process).id
         if id == self.process_id:
             raise Error(Code.INVALID_ARGUMENT, f"the process {id} cannot wait for its own end", process=id)
         limit = None if timeout is None else duration_ms(timeout, what="the timeout")

@@ -13,7 +13,7 @@ from perdure.codec import Json
 from perdure.commit.changes import Label, Note
 from perdure.commit.plan import Entry
 from perdure.errors import Code, Error
-from perdure.ids import SessionId, session_stream
+from perdure.ids import SessionId, check_id, session_stream
 from perdure.processes.registration import unknown
 from perdure.processes.visibility import (
     OBSERVER_ADDED,
@@ -57,6 +57,17 @@ async def check_session(rt: RuntimeCore, scope: SessionScope) -> None:
             hint="await session.send(...)",
             session=scope.session_id,
         )
+
+
+async def existing_scope(rt: RuntimeCore, session: str, frame: str = "") -> SessionScope:
+    """Return the scope of a session or frame.
+
+    Raises:
+        Error: `session_unknown`, `invalid_id`.
+    """
+    scope = SessionScope(session_id=check_id(session, what="the session id"), frame_id=frame)
+    await check_session(rt, scope)
+    return scope
 
 
 async def add(rt: RuntimeCore, handles: Sequence[ProcessHandle], scope: SessionScope, *, replay: str) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from perdure.codec import brief, check_readable, check_text, digest
@@ -14,7 +13,7 @@ from perdure.errors import Code, Error
 from perdure.ids import SessionId, StreamId, check_id, schedule_stream, session_stream
 from perdure.inbox.admit import Conflict, Delivery, Opening, delivery
 from perdure.inbox.items import Wake
-from perdure.runtime.clock import short_id
+from perdure.runtime.clock import moment_of, short_id
 from perdure.runtime.pages import check_limit
 from perdure.runtime.schedules.monitors import end_monitor
 from perdure.runtime.schedules.schedule_host import OWNER, tags_of
@@ -218,7 +217,7 @@ class Schedules:
                     f"unknown session {session!r}",
                     hint='pass agent="..." to create the session',
                 )
-        if schedule.owner and await self.count_active(schedule.owner) >= MAX_ACTIVE_SCHEDULES_PER_SESSION:
+        if schedule.owner and await _count_active(self, schedule.owner) >= MAX_ACTIVE_SCHEDULES_PER_SESSION:
             raise _too_many_in_session()
         if len(await self.list(active=True, limit=MAX_ACTIVE_SCHEDULES_PER_TENANT)) >= MAX_ACTIVE_SCHEDULES_PER_TENANT:
             raise _too_many()
@@ -239,15 +238,10 @@ class Schedules:
         rt = self._runtime
         return await rt.store.streams(tenant=rt.tenant, kind="schedule", limit=2 * limit, tag=tag)
 
-    async def count_active(self, session: str) -> int:
-        """Return the number of a session's schedules that have not ended."""
-        return len(await self.list(session=session, active=True))
 
-    async def states(self, infos: tuple[StreamInfo, ...]) -> AsyncIterator[tuple[ScheduleHandle, ScheduleState]]:
-        """Yield each schedule with its state."""
-        for info in infos:
-            handle = self.get(info.name)
-            yield handle, await handle.info()
+async def _count_active(schedules: Schedules, session: str) -> int:
+    """Return the number of a session's schedules that have not ended."""
+    return len(await schedules.list(session=session, active=True))
 
 
 def _check_said(text: str) -> None:
@@ -276,11 +270,6 @@ def _opening(stream: StreamId, schedule: Schedule, by: str, now: int) -> Deliver
 
 def _name(by: str) -> str:
     return check_text(by, where="by")[:200]
-
-
-def moment_of(ms: int) -> datetime:
-    """Convert milliseconds since the epoch to a time in UTC."""
-    return datetime.fromtimestamp(ms / 1000, tz=UTC)
 
 
 def ms_of(moment: datetime, *, what: str) -> int:
@@ -399,7 +388,7 @@ class StoredSchedules:
 
     async def count_active_schedules(self, session_id: SessionId) -> int:
         """Return the number of enabled schedules of this session."""
-        return await self.runtime.schedules.count_active(session_id)
+        return await _count_active(self.runtime.schedules, session_id)
 
     async def _seen(self, handle: ScheduleHandle) -> SessionSchedule:
         state = await handle.info()

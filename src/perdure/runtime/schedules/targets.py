@@ -62,6 +62,6 @@ def _to_start(rt: RuntimeCore, id: str, process: ProcessFunction | str, args: tu
 
 
 async def _to_emit(rt: RuntimeCore, source_type: str, payload: Json, source: str) -> EmitsOccurrence:
-    item = (await rt.triggers.occurrence(source_type, payload, source=source)).item
+    item = (await rt.trigger_sources.occurrence(source_type, payload, source=source)).item
     assert isinstance(item, Occurrence)
     return EmitsOccurrence(source_type=source_type, payload=item.payload, source=source)

@@ -123,7 +123,7 @@ class _Count:
 
     async def _changed_since(self, since: int) -> AsyncIterator[StreamInfo]:
         before: tuple[int, StreamId] | None = None
-        while page := await self._rt.list_sessions(limit=PAGE, before=before):
+        while page := await self._rt.session_streams(limit=PAGE, before=before):
             for info in page:
                 if info.updated_at < since:
                     return

@@ -25,6 +25,7 @@ from perdure.runtime.audit import act, actor
 from perdure.runtime.sessions import answers, posting, verbs
 from perdure.runtime.sessions.archive import export
 from perdure.runtime.sessions.editing import checked_tags, checked_title, redact, set_tags, set_title
+from perdure.runtime.sessions.info import SessionDetails, details_of
 from perdure.runtime.sessions.parts import Content, short_text
 from perdure.runtime.sessions.ref import SessionRef
 from perdure.runtime.sessions.sending import OpensAt, Sending, model_name, send_again, unanswered
@@ -393,13 +394,14 @@ class Session:
 
     # --- title, tags, redaction
 
-    async def title(self) -> str:
-        """Return the title, or an empty string.
+    async def info(self) -> SessionDetails:
+        """Return the session's agent, status, title, tags, model, place and times.
 
         Raises:
             Error: `session_unknown`.
         """
-        return (await self._info()).title
+        row = await self._info()
+        return details_of(row, (await verbs.existing(self._ref))[0].model, (await self.why()).status)
 
     async def set_title(self, title: str) -> None:
         """Set the title, durably: one line of at most 200 characters. A blank title removes it.
@@ -413,14 +415,6 @@ class Session:
         await set_title(self._ref.runtime.store, self._ref.stream, checked, now=self._ref.runtime.clock.wall_ms())
         await self._ref.runtime.notify_stream(self._ref.stream)
 
-    async def model(self) -> str:
-        """Return the model chosen for the session, or an empty string if the agent's model answers.
-
-        Raises:
-            Error: `session_unknown`.
-        """
-        return (await verbs.existing(self._ref))[0].model
-
     async def set_model(self, model: str | None, *, by: str = "", via: str = "api") -> None:
         """Set the model from the next turn on, unless an input names another. None means the agent's.
 
@@ -431,14 +425,6 @@ class Session:
         named = await self._ref.runtime.models.named(model_name(model)) if model is not None else ""
         await self._ref.runtime.check_readable(self._ref.stream)
         await verbs.set_model(self._ref, named, actor(by, via))
-
-    async def tags(self) -> tuple[str, ...]:
-        """Return the session's tags, in order.
-
-        Raises:
-            Error: `session_unknown`.
-        """
-        return (await self._info()).tags
 
     async def set_tags(self, tags: Iterable[str]) -> None:
         """Replace the session's tags, durably: at most 32 of at most 64 characters, without commas.

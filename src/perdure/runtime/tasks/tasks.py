@@ -83,7 +83,7 @@ _ENDINGS: dict[str, Literal["completed", "failed", "cancelled"]] = {
 class StoredTasks(SessionTaskRegistry):
     """The tasks of the sessions of a runtime's tenant."""
 
-    runtime: RuntimeCore
+    _runtime: RuntimeCore
 
     # --- making
 
@@ -100,18 +100,18 @@ class StoredTasks(SessionTaskRegistry):
                 because="the run of a tool needs the checks and the approval of a call",
                 hint="have the model call spawn_background, or create a task of another kind",
             )
-        id = new.id or short_id("task", self.runtime.clock.wall_ms())
+        id = new.id or short_id("task", self._runtime.clock.wall_ms())
         return await self._made(new, id, _external(new, id))
 
     async def start(self, new: CreateSessionTask, run: AdmittedRun) -> SessionTask:
         """Create the task of a background run and start the run, or return the stored task of that id."""
-        rt = self.runtime
+        rt = self._runtime
         id = new.id or short_id("task", rt.clock.wall_ms())
         with rt.background.coming(process_stream(rt.tenant, id)) if rt.wants_worker else nullcontext():
             return await self._made(new, id, *_run(new, id, run.admission))
 
     async def _made(self, new: CreateSessionTask, id: str, asked: Registration, env: Blob | None = None) -> SessionTask:
-        rt = self.runtime
+        rt = self._runtime
         check_readable(new, what="the task")
         known = await self.get(new.session_id, id)
         if known is not None:
@@ -125,7 +125,7 @@ class StoredTasks(SessionTaskRegistry):
         return made
 
     async def _enter(self, new: CreateSessionTask, id: str) -> None:
-        rt, now = self.runtime, self.runtime.clock.wall_ms()
+        rt, now = self._runtime, self._runtime.clock.wall_ms()
 
         async def judge(index: TaskIndex) -> tuple[str, ...]:
             if new.kind != KIND_BACKGROUND_TOOL:
@@ -146,17 +146,17 @@ class StoredTasks(SessionTaskRegistry):
         await enter(rt.store, rt.tenant, new.session_id, TasksChanged(id, new.kind), now=now, judge=judge)
 
     async def _is_over(self, task: str, entered_at: int, now: int) -> bool:
-        stream = process_stream(self.runtime.tenant, task)
-        if await self.runtime.store.find(stream, PROCESS_END) is not None:
+        stream = process_stream(self._runtime.tenant, task)
+        if await self._runtime.store.find(stream, PROCESS_END) is not None:
             return True
-        begun = await self.runtime.store.stream(stream) is not None
+        begun = await self._runtime.store.stream(stream) is not None
         return not begun and now - entered_at > ENTERED_FOR_MS
 
     # --- looking
 
     async def get(self, session_id: SessionId, task_id: str) -> SessionTask | None:
         """Return a task of this session."""
-        rt = self.runtime
+        rt = self._runtime
         stream = process_stream(rt.tenant, task_id)
         task = task_of(await rt.store.read(stream))
         if task is None or task.session_id != session_id:
@@ -169,7 +169,7 @@ class StoredTasks(SessionTaskRegistry):
 
     async def list(self, session_id: SessionId, filter: SessionTaskFilter | None = None) -> tuple[SessionTask, ...]:
         """Return the tasks of a session, oldest first."""
-        index = await read_index(self.runtime.store, self.runtime.tenant, session_id)
+        index = await read_index(self._runtime.store, self._runtime.tenant, session_id)
         found = [await self.get(session_id, task) for task in index.tasks]
         return tuple(task for task in found if task is not None and (filter is None or filter.takes(task)))
 
@@ -189,7 +189,7 @@ class StoredTasks(SessionTaskRegistry):
                 return None
             if task.kind == KIND_BACKGROUND_TOOL and update.state in TERMINAL and not task.is_over:
                 raise _not_over(task)
-            changed = apply_task_update(task, update, self.runtime.clock.wall_ms())
+            changed = apply_task_update(task, update, self._runtime.clock.wall_ms())
             if changed is task:
                 return task
             try:
@@ -201,7 +201,7 @@ class StoredTasks(SessionTaskRegistry):
             return await self.get(session_id, task_id)
 
     async def _write(self, task: SessionTask, changed: SessionTask, update: SessionTaskUpdate) -> None:
-        now, handle = self.runtime.clock.wall_ms(), self.runtime.get_process(task.id)
+        now, handle = self._runtime.clock.wall_ms(), self._runtime.get_process(task.id)
         replay, end = short_id("upd", now), None
         if changed.is_over and not task.is_over and task.kind != KIND_BACKGROUND_TOOL:
             payload: Json = {"code": changed.state, "message": changed.summary or ""}
@@ -215,14 +215,14 @@ class StoredTasks(SessionTaskRegistry):
             outbox=() if task.is_over else self._news(task, changed, replay, now),  # its end was sent before
         )
 
-    async def request_cancel(self, session_id: SessionId, task_id: str) -> SessionTask | None:
+    async def cancel(self, session_id: SessionId, task_id: str) -> SessionTask | None:
         """Request the end of a task. A task without executor ends at once, and a monitor with its schedule."""
         task = await self.get(session_id, task_id)
         if task is None or task.is_over:
             return task
         if task.kind == KIND_MONITOR:
             await self._end_schedule(task)
-        await self.runtime.get_process(task_id).cancel("requested by its session", via="task")
+        await self._runtime.get_process(task_id).cancel("requested by its session", via="task")
         if task.kind != KIND_BACKGROUND_TOOL:
             return await self.update(session_id, task_id, SessionTaskUpdate(state="canceled"))
         return await self.get(session_id, task_id)
@@ -232,15 +232,15 @@ class StoredTasks(SessionTaskRegistry):
         spec = cast("dict[str, Json]", given if isinstance(given, dict) else {})
         schedule = str(spec.get("schedule_id") or "")
         if schedule and monitor.id == monitor_task_id(schedule):  # another task may name any schedule
-            await self.runtime.schedules.get(schedule).delete(by=f"task {monitor.id}")
+            await self._runtime.schedules.get(schedule).delete(by=f"task {monitor.id}")
 
     # --- talking
 
-    async def record_message(
+    async def send_message(
         self, session_id: SessionId, task_id: str, message: NewTaskMessage, *, id: str | None = None
     ) -> TaskMessage:
         """Append a message to or from a task. The same id is the same message."""
-        rt, now = self.runtime, self.runtime.clock.wall_ms()
+        rt, now = self._runtime, self._runtime.clock.wall_ms()
         task = await self.get(session_id, task_id)
         if task is None:
             raise Error(Code.TASK_UNKNOWN, f"unknown task {task_id!r} in this session")
@@ -254,13 +254,13 @@ class StoredTasks(SessionTaskRegistry):
         )
         return TaskMessage(id, task_id, message.direction, message.content, now, message.in_reply_to)
 
-    async def list_messages(
+    async def messages(
         self, session_id: SessionId, task_id: str, limit: int | None = None, after_id: str | None = None
     ) -> tuple[TaskMessage, ...]:
         """Return the messages in order; with `limit`, the first ones."""
         if await self.get(session_id, task_id) is None:
             return ()
-        rows = await self.runtime.store.read(process_stream(self.runtime.tenant, task_id))
+        rows = await self._runtime.store.read(process_stream(self._runtime.tenant, task_id))
         said = [one for row in rows if (one := _message(task_id, row)) is not None]
         known = [one.id for one in said]
         first = known.index(after_id) + 1 if after_id in known else 0
@@ -278,7 +278,7 @@ class StoredTasks(SessionTaskRegistry):
         return ()
 
     def _said(self, task: SessionTask, what: str, state: str, text: str, now: int) -> Delivery:
-        tenant = self.runtime.tenant
+        tenant = self._runtime.tenant
         news = TaskNews(task.display_name, state, text)
         return task_message(tenant, task.session_id, task.id, what, news, now)
 
@@ -288,7 +288,7 @@ def _not_over(run: SessionTask) -> Error:
         Code.INVALID_ARGUMENT,
         f"the task {run.id!r} cannot be ended by an update; nothing was written",
         because="the run goes on, and decides how the task ends",
-        hint="await ctx.tasks.request_cancel(session_id, task_id)",
+        hint="await ctx.tasks.cancel(session_id, task_id)",
     )
 
 

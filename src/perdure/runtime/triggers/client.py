@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
@@ -14,11 +14,13 @@ from perdure.inbox.items import Occurrence
 from perdure.runtime.calls.clients import CallSite, visibly
 from perdure.runtime.processes.function import ProcessFunction
 from perdure.runtime.triggers.subscriptions import SubscriptionRequest, check_source
-from perdure.runtime.triggers.triggers import Triggers
 from perdure.tools.body import Body
 from perdure.tools.clients.triggers import TriggerReport
 from perdure.tools.context import ToolContext, origin_of
 from perdure.vocab.processes import SessionScope
+
+if TYPE_CHECKING:
+    from perdure.runtime.core import RuntimeCore
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class Spokesman:
 class TriggersClient:
     """The triggers of one tenant, as a tool or a process uses them."""
 
-    triggers: Triggers
+    _runtime: RuntimeCore
     by: Spokesman
     body: Body | None = None
 
@@ -62,7 +64,9 @@ class TriggersClient:
         chosen = join(self.by.key, name) if key is None else key
 
         async def say() -> Json:
-            happened = await self.triggers.emit(source_type, payload, key=chosen, source=source, session=session)
+            happened = await self._runtime.triggers.emit(
+                source_type, payload, key=chosen, source=source, session=session
+            )
             report = TriggerReport(
                 occurrence_id=happened.id,
                 source_type=source_type,
@@ -73,7 +77,9 @@ class TriggersClient:
             return msgspec.to_builtins(report)
 
         with visibly():
-            new = await self.triggers.occurrence(source_type, payload, key=chosen, source=source, session=session)
+            new = await self._runtime.trigger_sources.occurrence(
+                source_type, payload, key=chosen, source=source, session=session
+            )
         assert isinstance(new.item, Occurrence)
         told = await self._once(name, [source_type, new.item.payload, chosen, source, session], say)
         self.by.report(told)
@@ -102,7 +108,7 @@ class TriggersClient:
 
         async def ask() -> Json:
             operation = join(by.key, wanted.name.id)
-            return (await self.triggers.register(wanted, operation=operation, by=by.key)).id
+            return (await self._runtime.trigger_sources.register(wanted, operation=operation, by=by.key)).id
 
         with visibly():
             name, given = join("subscribe", wanted.name.id), msgspec.to_builtins(wanted.definition())
@@ -122,7 +128,7 @@ class TriggersClient:
 
 
 def client_of_call(
-    triggers: Triggers, ctx: ToolContext[object], site: CallSite, durable: Callable[[], Awaitable[None]]
+    runtime: RuntimeCore, ctx: ToolContext[object], site: CallSite, durable: Callable[[], Awaitable[None]]
 ) -> TriggersClient:
     """Return `ctx.triggers` for one attempt of a call. Its session owns the subscriptions and is woken by them."""
     origin = origin_of(ctx)
@@ -134,4 +140,4 @@ def client_of_call(
         return site.counted[join(ctx.idempotency_key, source_type)]
 
     by = Spokesman(ctx.idempotency_key, mine, mine, nth, durable, site.triggers.append)
-    return TriggersClient(triggers, by, origin.body)
+    return TriggersClient(runtime, by, origin.body)

@@ -10,7 +10,7 @@ from perdure.codec import Json
 from perdure.ids import SessionId, TurnId
 from perdure.services.files.protocol import SessionFiles
 from perdure.tools.call_writes import CallWrites
-from perdure.tools.services import IdleStatus, PlatformStore, Services, SessionInfo, required
+from perdure.tools.services import IdleStatus, PlatformStore, Services, StoredSession, required
 from perdure.vocab.messages import Message
 from perdure.vocab.tools import ToolDefinition
 from perdure.vocab.usage import Usage
@@ -127,11 +127,11 @@ class OtherSession:
         store = required(self._services.file_store, "file_store")
         return SessionFiles(store, self.id, self._services.redactor)
 
-    async def info(self) -> SessionInfo | None:
+    async def info(self) -> StoredSession | None:
         """Return the agent, title, tags and times of the session, or None if unknown."""
         return await required(self._services.session_store, "session_store").get_session(self.id)
 
-    async def set_title(self, title: str) -> SessionInfo:
+    async def set_title(self, title: str) -> StoredSession:
         """Set the session's title; durable on return. An equal title changes nothing.
 
         Raises:
@@ -177,7 +177,7 @@ class Sessions:
         """Return a session of this tenant: `files`, `info`, `set_title`, `send`, `messages`, `wait_for_idle`."""
         return OtherSession(session, self._services, self._writes)
 
-    async def create(self, agent: str, *, id: str | None = None, title: str | None = None) -> SessionInfo:
+    async def create(self, agent: str, *, id: str | None = None, title: str | None = None) -> StoredSession:
         """Create a session for an agent of this runtime, durably. An equal id and agent give the same session.
 
         The default id is derived from the call, so a repeated attempt creates none. Codes: `agent_unknown`,
