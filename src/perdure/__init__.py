@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from perdure.runtime.sessions.session import Session
     from perdure.runtime.shared import TurnResult
     from perdure.runtime.tuning import RuntimeOptions
+    from perdure.runtime.usage_limits import UsageLimits
     from perdure.runtime.work import WorkerOptions
     from perdure.services.files.shapes import InitialFile
     from perdure.tools.client_side import ask_user, client_tool
@@ -61,6 +62,7 @@ _WHERE = {
     "ToolHints": "perdure.vocab.tools",
     "TurnHandle": "perdure.runtime.sessions.sent",
     "TurnResult": "perdure.runtime.shared",
+    "UsageLimits": "perdure.runtime.usage_limits",
     "WorkerOptions": "perdure.runtime.work",
     "ask_user": "perdure.tools.client_side",
     "client_tool": "perdure.tools.client_side",
@@ -101,6 +103,7 @@ __all__ = [
     "ToolHints",
     "TurnHandle",
     "TurnResult",
+    "UsageLimits",
     "WorkerOptions",
     "__version__",
     "ask_user",

@@ -38,6 +38,7 @@ NAMES = [
     "ToolHints",
     "TurnHandle",
     "TurnResult",
+    "UsageLimits",
     "WorkerOptions",
     "__version__",
     "ask_user",

@@ -10,7 +10,7 @@ import pytest
 from perdure.clock import Clock
 from perdure.ids import SessionId
 from perdure.runtime.clock import SystemClock
-from perdure.services.files import StoredFiles
+from perdure.services.files.stored import StoredFiles
 from perdure.store.aes_gcm import AesGcmCodec
 from perdure.store.encoded import encoded
 from perdure.store.memory import MemoryStore

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure import Agent, Runtime, RuntimeOptions, Session, ToolContext, tool
+from perdure import Agent, Runtime, RuntimeOptions, Session, ToolContext, UsageLimits, tool
 from perdure.codec import Json
 from perdure.models.protocol import JobBegun, ModelEvent, ModelReply, ModelRequest, TextPiece
 from perdure.models.scripted import ScriptedModel, call
@@ -75,7 +75,7 @@ def agent_of(folder: Path, effect: EffectClass, *, hangs: bool, job: bool = Fals
         first = await ctx.complete("first", source="one")
         return f"{first}, {await ctx.complete('second', source='two')}"
 
-    return Agent("a", model=Asked(folder, hangs=hangs, job=job), tools=[judge], max_turn_tokens=limit)
+    return Agent("a", model=Asked(folder, hangs=hangs, job=job), tools=[judge], limits=UsageLimits(turn_tokens=limit))
 
 
 async def _die_asking(folder: Path, effect: EffectClass, job: bool, limit: int | None) -> None:

@@ -17,7 +17,8 @@ from perdure.models.scripted import ScriptedModel, call, say
 from perdure.runtime.clock import SystemClock
 from perdure.runtime.internals import core_of
 from perdure.runtime.stores import store_for
-from perdure.services.files import SessionFiles, StoredFiles
+from perdure.services.files.protocol import SessionFiles
+from perdure.services.files.stored import StoredFiles
 from perdure.services.files.tree import FilesChanged
 from perdure.store.protocol import Store
 from perdure.testing import CrashReport, World, every_boundary

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure import Agent, Runtime, RuntimeOptions
+from perdure import Agent, Runtime, RuntimeOptions, UsageLimits
 from perdure.events import Event, RecordEvent, TextDelta
 from perdure.ids import SessionId, StreamId, TurnId
 from perdure.models.protocol import ModelEvent, ModelReply, ModelRequest, TextPiece
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.crash, pytest.mark.timeout(90)]
 CHILD = """
     import asyncio, sys
     from pathlib import Path
-    from perdure import Agent, Runtime, RuntimeOptions
+    from perdure import Agent, Runtime, RuntimeOptions, UsageLimits
     from perdure.models.protocol import HiddenDelta, TextPiece
 
     class Endless:
@@ -53,7 +53,7 @@ CHILD = """
 
     asyncio.run(main())
 """
-LIMITED = "model=Endless(), max_turn_tokens=1_100"
+LIMITED = "model=Endless(), limits=UsageLimits(turn_tokens=1_100)"
 OLD = "".join(f"old{n} " for n in range(500))
 NEW = "".join(f"new{n} " for n in range(1000))
 
@@ -197,7 +197,7 @@ async def test_usage_before_a_kill_counts_against_limits(tmp_path: Path) -> None
             await watcher.leave()
         os.kill(child.pid, signal.SIGKILL)
         child.wait()
-        agents = [Agent("a", model=Writer(asked), max_turn_tokens=1_100)]
+        agents = [Agent("a", model=Writer(asked), limits=UsageLimits(turn_tokens=1_100))]
         async with Runtime(url, agents=agents, options=RuntimeOptions(lease_s=1.0)) as rt:
             sent = await (await rt.session("s", agent="a")).send("go", key="k")
             result = await sent.result(timeout=40)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from perdure import Agent, Runtime
+from perdure import Agent, Runtime, UsageLimits
 from perdure.ids import TurnId
 from perdure.models.protocol import ModelError, ModelRequest, kept
 from perdure.runtime.clock import SystemClock
@@ -48,7 +48,7 @@ async def test_usage_of_a_reply_without_usage_is_estimated(provider: str) -> Non
 async def test_token_limit_holds_for_replies_without_usage() -> None:
     async with Loopback(always=lambda _: untold("openai-chat")).running() as server:
         model = model_at(f"{server.url}/v1", "openai-chat", "gpt-4o")
-        agent = Agent("a", model=model, max_session_tokens=40)
+        agent = Agent("a", model=model, limits=UsageLimits(session_tokens=40))
         async with Runtime(MemoryStore(SystemClock()), agents=[agent]) as rt:
             session = await rt.session("s", agent="a")
             ends = [(await (await session.send("x" * 100)).result(ANSWER_S)).reason for _ in range(3)]
@@ -62,7 +62,7 @@ async def test_a_stream_without_its_end_counts_with_what_it_had_written(provider
     broken = spoken.stream(provider, *pieces)
     async with Loopback(always=lambda _: broken).running() as server:
         model = model_at(base_of(provider, server.url), provider, WIRES[provider])
-        agent = Agent("a", model=model, model_settings={"max_tokens": 9}, max_turn_tokens=40)
+        agent = Agent("a", model=model, model_settings={"max_tokens": 9}, limits=UsageLimits(turn_tokens=40))
         async with Runtime(MemoryStore(SystemClock()), agents=[agent]) as rt:
             session = await rt.session("s", agent="a")
             result = await (await session.send("x" * 100)).result(ANSWER_S)

@@ -20,6 +20,7 @@ from perdure import (
     Session,
     ToolContext,
     ToolError,
+    UsageLimits,
     WorkerOptions,
     tool,
 )
@@ -1205,7 +1206,7 @@ async def test_a_turn_that_has_spent_its_share_buys_nothing_more_inside(app: App
         """Judge."""
         return await ctx.complete(f"{what}?", source="judge")
 
-    rt = await app.add([Agent("a", model=model, tools=[judge, code_mode()], max_turn_tokens=1)])
+    rt = await app.add([Agent("a", model=model, tools=[judge, code_mode()], limits=UsageLimits(turn_tokens=1))])
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     result = await sent.result(20)

@@ -14,16 +14,13 @@ from perdure.ids import DEFAULT_TENANT, SessionId, Tenant, files_stream
 from perdure.models.scripted import ScriptedModel, Step, call, calls, say
 from perdure.runtime.internals import core_of
 from perdure.runtime.work import WorkerOptions
-from perdure.services.files import (
+from perdure.services.files.factory import (
     DisabledSessionFileSystemFactory,
-    FileInfo,
-    FileStat,
-    GrepMatch,
-    SessionFile,
-    SessionFileSystem,
     SessionFileSystemFactory,
     SessionFileSystemFactoryContext,
 )
+from perdure.services.files.protocol import SessionFileSystem
+from perdure.services.files.shapes import FileInfo, FileStat, GrepMatch, SessionFile
 from perdure.services.files.stored import SNAPSHOT_EVERY
 from perdure.services.files.tree import CODE, Tree, blob_name
 from perdure.store.aes_gcm import AesGcmCodec

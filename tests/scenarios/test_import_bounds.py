@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perdure import Agent, Code, Error, tool
+from perdure import Agent, Code, Error, UsageLimits, tool
 from perdure.models.protocol import ModelEvent, ModelReply, ModelRequest
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.vocab.messages import Text
@@ -256,7 +256,7 @@ class Reporting:
 
 async def test_x6_negative_usage_of_a_model_gives_no_budget_back(app: App) -> None:
     model = Reporting()
-    rt = await app.add([Agent("a", model=model, max_session_tokens=100)])
+    rt = await app.add([Agent("a", model=model, limits=UsageLimits(session_tokens=100))])
     session = await rt.session("s", agent="a")
     await session.ask("1")
     assert (await session.usage()).input == 0

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from perdure import Agent, Error, Runtime, Session, ToolContext, ToolError, WorkerOptions, tool
+from perdure import Agent, Error, Runtime, Session, ToolContext, ToolError, UsageLimits, WorkerOptions, tool
 from perdure.codec import Json
 from perdure.errors import Code
 from perdure.models.protocol import ModelEvent, ModelRequest
@@ -47,7 +47,7 @@ def model() -> ScriptedModel:
 
 async def test_a_session_that_has_used_up_its_tokens_asks_no_model(new_store: NewStore) -> None:
     asked = model()
-    agent = Agent("a", model=asked, tools=[look, think], max_session_tokens=25)
+    agent = Agent("a", model=asked, tools=[look, think], limits=UsageLimits(session_tokens=25))
     async with Runtime(new_store(), agents=[agent]) as rt:
         session = await rt.session("s", agent="a")
         for _ in range(3):
@@ -56,13 +56,13 @@ async def test_a_session_that_has_used_up_its_tokens_asks_no_model(new_store: Ne
         assert (over.status, over.reason) == ("stopped", "limit_reached")
         assert len(asked.requests) == 3
         assert (await session.usage()).tokens == 30
-    async with Runtime(new_store(), agents=[Agent("a", model=asked, max_session_tokens=35)]) as rt:
+    async with Runtime(new_store(), agents=[Agent("a", model=asked, limits=UsageLimits(session_tokens=35))]) as rt:
         assert (await (await rt.get_session("s").send("hi")).result(30)).status == "finished", "the limit is today's"
 
 
 async def test_tool_completion_has_its_own_source_and_counts(new_store: NewStore) -> None:
     asked = model()
-    agent = Agent("a", model=asked, tools=[look, think], max_turn_tokens=1000)
+    agent = Agent("a", model=asked, tools=[look, think], limits=UsageLimits(turn_tokens=1000))
     async with Runtime(new_store(), agents=[agent]) as rt:
         session = await rt.session("s", agent="a")
         result = await (await session.send("think")).result(30)
@@ -78,7 +78,9 @@ async def test_tool_completion_has_its_own_source_and_counts(new_store: NewStore
 
 async def test_money_is_not_spent_blindly(new_store: NewStore) -> None:
     asked = model()
-    async with Runtime(new_store(), agents=[Agent("a", model=asked, tools=[look], max_turn_usd="5")]) as rt:
+    async with Runtime(
+        new_store(), agents=[Agent("a", model=asked, tools=[look], limits=UsageLimits(turn_usd="5"))]
+    ) as rt:
         session = await rt.session("s", agent="a")
         result = await (await session.send("go")).result(30)
         assert (result.status, result.reason) == ("stopped", "limit_reached")
@@ -89,18 +91,24 @@ async def test_money_is_not_spent_blindly(new_store: NewStore) -> None:
 @pytest.mark.parametrize(
     "limit",
     [
-        {"max_turn_tokens": 0},
-        {"max_turn_tokens": 1.5},
-        {"max_session_tokens": True},
-        {"max_turn_usd": "a lot"},
-        {"max_turn_usd": 0},
-        {"max_session_usd": float("nan")},
-        {"max_session_usd": -1},
+        {"turn_tokens": 0},
+        {"turn_tokens": 1.5},
+        {"session_tokens": True},
+        {"turn_usd": "a lot"},
+        {"turn_usd": 0},
+        {"session_usd": float("nan")},
+        {"session_usd": -1},
     ],
 )
 def test_invalid_limit_is_refused(limit: dict[str, object]) -> None:
     with pytest.raises(Error) as caught:
-        Agent("a", "sim:echo", **limit)  # pyright: ignore[reportArgumentType] - as a caller without types would
+        UsageLimits(**limit)  # pyright: ignore[reportArgumentType] - as a caller without types would
+    assert caught.value.code is Code.AGENT_INVALID
+
+
+def test_limits_of_an_agent_are_usage_limits() -> None:
+    with pytest.raises(Error) as caught:
+        Agent("a", "sim:echo", limits=5)  # pyright: ignore[reportArgumentType] - as a caller without types would
     assert caught.value.code is Code.AGENT_INVALID
 
 
@@ -135,7 +143,7 @@ async def test_a_direct_completion_is_refused_once_the_turn_has_used_its_tokens(
             "go": [call("think_twice"), say("done", usage=TEN)],
         }
     )
-    agent = Agent("a", model=asked, tools=[thinker(effect)], max_turn_tokens=25)
+    agent = Agent("a", model=asked, tools=[thinker(effect)], limits=UsageLimits(turn_tokens=25))
     async with Runtime(new_store(), agents=[agent]) as rt:
         session = await rt.session("s", agent="a")
         result = await (await session.send("go")).result(30)
@@ -176,7 +184,7 @@ async def test_calls_of_one_reply_share_the_limit_of_their_turn(new_store: NewSt
             "go": [calls(call("early"), call("late")), say("done", usage=TEN)],
         }
     )
-    agent = Agent("a", model=asked, tools=[early, late], max_turn_tokens=20)
+    agent = Agent("a", model=asked, tools=[early, late], limits=UsageLimits(turn_tokens=20))
     async with Runtime(new_store(), agents=[agent]) as rt:
         session = await rt.session("s", agent="a")
         assert (await (await session.send("go")).result(30)).reason == "limit_reached"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from perdure import Agent, Session
+from perdure import Agent, Session, UsageLimits
 from perdure.events import Event, RecordEvent, TextDelta
 from perdure.models.protocol import ModelError, ModelEvent, ModelRequest, TextPiece
 from perdure.observe.hub import QUEUE_LIMIT
@@ -82,7 +82,10 @@ class Cut:
 
 async def test_limit_reached_in_a_cut_stream_ends_the_turn(app: App) -> None:
     tokens, money = Cut(), Cut(cost_nano=2_000_000_000)
-    agents = [Agent("t", model=tokens, max_turn_tokens=500), Agent("m", model=money, max_turn_usd="1")]
+    agents = [
+        Agent("t", model=tokens, limits=UsageLimits(turn_tokens=500)),
+        Agent("m", model=money, limits=UsageLimits(turn_usd="1")),
+    ]
     rt = await app.add(agents)
     for name, model in (("t", tokens), ("m", money)):
         result = await (await (await rt.session(f"s-{name}", agent=name)).send("go")).result(30)

@@ -9,7 +9,7 @@ from typing import Literal
 
 import pytest
 
-from perdure import Agent, Runtime, RuntimeOptions, Session, ToolContext, ToolError, tool
+from perdure import Agent, Runtime, RuntimeOptions, Session, ToolContext, ToolError, UsageLimits, tool
 from perdure.codec import Json
 from perdure.commit.plan import Plan, Receipt
 from perdure.ids import EffectId
@@ -150,7 +150,7 @@ async def test_unsent_model_call_costs_nothing(app: App, monkeypatch: pytest.Mon
 
 async def test_limits_count_what_was_cancelled(app: App) -> None:
     model = Writer()
-    rt = await app.add([Agent("a", model=model, max_session_tokens=20)])
+    rt = await app.add([Agent("a", model=model, limits=UsageLimits(session_tokens=20))])
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     await model.wrote.wait()

@@ -406,7 +406,7 @@ MUTANTS = [
         "tests/unit/test_codec.py -k value_without_json_form",
     ),
     Mutant(
-        "gathered calls of one concurrency class run at once",
+        "gathered calls of one concurrency group run at once",
         "runtime/calls/lanes.py",
         "one.concurrency_class not in taken",
         "True",

@@ -197,8 +197,7 @@ def kept(reply: ModelReply, *, turn: TurnId, iteration: int) -> Reply:
 
     Raises:
         ModelError: `too_large`; `unavailable` for an answer of invalid types. Such an answer is charged and not
-            requested
-            again, because the next one would be invalid too.
+            requested again, because the next one would be invalid too.
     """
     try:
         written = codec.encode(adopt(reply, turn=turn, iteration=iteration))

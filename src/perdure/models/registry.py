@@ -8,7 +8,6 @@ from difflib import get_close_matches
 from perdure.errors import Code, Error
 from perdure.models.protocol import Model
 from perdure.models.providers.names import PROVIDERS
-from perdure.models.providers.provided import ProviderModel, provider_model
 from perdure.models.simulated import EchoModel, TravelModel
 
 # How the models of a provider begin, for a name without its provider.
@@ -27,6 +26,8 @@ def resolve(spec: str | Model) -> Model:
         return _checked(spec)
     if make := SIMULATED.get(spec):
         return make()
+    from perdure.models.providers.provided import provider_model  # the simulated models need none of it
+
     if provided := provider_model(spec):
         return provided
     simulated, providers = ", ".join(SIMULATED), ", ".join(f"{name}:…" for name in PROVIDERS)
@@ -57,6 +58,8 @@ async def check_ready(model: Model) -> None:
     Raises:
         Error: `model_key_missing`, `model_package_missing`.
     """
+    from perdure.models.providers.provided import ProviderModel
+
     if isinstance(model, ProviderModel):
         await model.check()
 
@@ -67,6 +70,8 @@ def at_address(spec: str, base_url: str) -> Model:
     Raises:
         Error: `model_unknown`; `invalid_argument` for other models.
     """
+    from perdure.models.providers.provided import ProviderModel
+
     model = resolve(spec)
     if not isinstance(model, ProviderModel):
         raise Error(Code.INVALID_ARGUMENT, f"{spec} has no address", because="only models of providers have one")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
-from decimal import Decimal, InvalidOperation
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
@@ -18,6 +17,7 @@ from perdure.ids import SessionId
 from perdure.models.protocol import Model, ModelError, ModelEvent, ModelRequest
 from perdure.models.registry import resolve
 from perdure.runtime.instructions import Instructions
+from perdure.runtime.usage_limits import UsageLimits, nano_of
 from perdure.runtime.work import check_place
 from perdure.services.files.shapes import InitialFile
 from perdure.services.files.tree import Tree
@@ -29,7 +29,6 @@ from perdure.tools.toolbox import Toolbox, ToolSource
 from perdure.vocab.outcomes import LlmError
 from perdure.vocab.records import Limits
 from perdure.vocab.tools import Composition, ToolContract
-from perdure.vocab.usage import NANO
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
@@ -72,9 +71,7 @@ class Agent:
     - `view_bytes` limits the part of the conversation that the model sees: whole turns, newest first.
     - `batch_inputs` lets the next turn answer all inputs that were queued while a turn ran, instead of one turn each.
     - `locale` is the language of tool answers, as a BCP 47 tag such as `uk-UA`.
-    - `max_turn_tokens` and `max_turn_usd` limit the model usage of one turn, `max_session_tokens` and `max_session_usd`
-      that of its session, sub-agents included. They are checked before each model call. If the price of a call is
-      unknown, a limit in US dollars ends the turn before the next call.
+    - `limits` bounds the tokens and the money of a turn and of its session: `UsageLimits(turn_tokens=200_000)`.
     - `stall_timeout` is the longest pause in a model's output. Then the call is aborted and retried; None disables it.
     - `on_cut_reply` decides about a reply that breaks off in its text: "restart" repeats the call, "keep" keeps the
       partial text, marked as partial, without another call.
@@ -105,10 +102,7 @@ class Agent:
     queue: str = "default"
     priority: int = 0
     initial_files: Iterable[InitialFile] = ()
-    max_turn_tokens: int | None = None
-    max_turn_usd: float | str | Decimal | None = None
-    max_session_tokens: int | None = None
-    max_session_usd: float | str | Decimal | None = None
+    limits: UsageLimits = field(default_factory=UsageLimits)
     stall_timeout: float | str | None = 120
     on_cut_reply: Literal["restart", "keep"] = "restart"
     _setup: AgentSetup = field(init=False, repr=False, compare=False)
@@ -123,6 +117,9 @@ class Agent:
             )
         for name in ("max_iterations", "max_calls_per_reply", "max_calls_per_turn"):
             _check_count(name, getattr(self, name))
+        if not isinstance(self.limits, UsageLimits):  # pyright: ignore[reportUnnecessaryIsInstance] - any input
+            kind = type(self.limits).__name__
+            raise Error(Code.AGENT_INVALID, f"limits must be UsageLimits, not {kind}", hint="UsageLimits(turn_usd=1)")
         _check_tools(self.tools)
         if not isinstance(self.instructions, str) and not callable(self.instructions):
             raise Error(
@@ -172,10 +169,10 @@ class Agent:
             max_iterations=self.max_iterations,
             calls_per_reply=self.max_calls_per_reply,
             calls_per_turn=self.max_calls_per_turn,
-            turn_tokens=_tokens("max_turn_tokens", self.max_turn_tokens),
-            turn_cost_nano=_nano("max_turn_usd", self.max_turn_usd),
-            session_tokens=_tokens("max_session_tokens", self.max_session_tokens),
-            session_cost_nano=_nano("max_session_usd", self.max_session_usd),
+            turn_tokens=self.limits.turn_tokens,
+            turn_cost_nano=nano_of("turn_usd", self.limits.turn_usd),
+            session_tokens=self.limits.session_tokens,
+            session_cost_nano=nano_of("session_usd", self.limits.session_usd),
             partial_replies="finalize" if self.on_cut_reply == "keep" else "restart",
             stall_ms=None if self.stall_timeout is None else to_ms(self.stall_timeout),
         )
@@ -237,27 +234,6 @@ def _check_tools(tools: object) -> None:
     if isinstance(tools, str) or not isinstance(tools, Iterable):
         kind = type(tools).__name__
         raise Error(Code.AGENT_INVALID, f"tools must be a list of tools, not {kind}", hint="tools=[look]")
-
-
-def _tokens(name: str, given: object) -> int | None:
-    if given is None:
-        return None
-    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-        raise Error(Code.AGENT_INVALID, f"{name} must be an integer >= 1, not {given!r:.40}")
-    return given
-
-
-def _nano(name: str, given: object) -> int | None:
-    """Convert US dollars to billionths."""
-    if given is None:
-        return None
-    try:
-        amount = Decimal(str(given)) if isinstance(given, int | float | str | Decimal) else Decimal("nan")
-    except InvalidOperation:
-        amount = Decimal("nan")
-    if isinstance(given, bool) or not amount.is_finite() or amount <= 0:
-        raise Error(Code.AGENT_INVALID, f"{name} must be an amount of US dollars, such as 0.50, not {given!r:.40}")
-    return round(amount * NANO)
 
 
 def find_model(name: str, agents: Iterable[Agent]) -> Model:

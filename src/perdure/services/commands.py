@@ -11,7 +11,6 @@ from typing import Protocol
 from perdure.codec import Json
 from perdure.errors import Code, Error
 from perdure.processes.commands import Command
-from perdure.services.os_commands import can_run_commands
 
 MAX_BYTES = 65_536
 """Size limit in bytes for all arguments and variables. A command with more reads a file."""
@@ -75,6 +74,8 @@ def checked(  # noqa: PLR0913 - the options of a command
     Raises:
         Error: `command_invalid`, `command_unknown`, `command_folder_unknown`, `input_too_large`.
     """
+    from perdure.services.os_commands import can_run_commands  # tools that start no command load none of it
+
     if not can_run_commands():
         raise _invalid("this platform does not expose process start times", "run the worker on Linux")
     words = _words(argv, shell=shell)

@@ -73,7 +73,7 @@ class ToolOptions(TypedDict, total=False):
     sequential: bool
     """Run after the parallel calls of a reply, one at a time."""
     concurrency_group: str
-    """Calls with the same class never overlap."""
+    """Calls of the same group never overlap."""
     name: str | None
     description: str | None
     title: str

@@ -2,7 +2,7 @@
 
 Laws: no I/O, no clock, no randomness. `owed` depends only on recorded facts, so it is the same after a step and after a
 crash. A cancel request is admitted: it changes only what is owed, so its order among the records cannot matter.
-Parallel calls run first; calls that share a concurrency class run one at a time, in the model's order. Serial calls run
+Parallel calls run first; calls that share a concurrency group run one at a time, in the model's order. Serial calls run
 last and alone. Client-side calls follow when all of these are done. Results keep the model's order.
 """
 

@@ -1,4 +1,4 @@
-"""Concurrency rules for the calls of one body: a maximum, serial calls alone, one call per concurrency class.
+"""Concurrency rules for the calls of one body: a maximum, serial calls alone, one call per concurrency group.
 
 The rules are those for calls of the model. Calls that may run start in order of arrival. None overtakes a waiting
 serial call.

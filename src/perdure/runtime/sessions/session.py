@@ -94,17 +94,13 @@ class Session:
         """Send an input to the session. Durable when this returns; the same key and content again is the same input.
 
         - `content` is text, or a list of parts: text, an `Attachment` (bytes and their media type) or an
-          `AttachmentRef` (bytes
-          that were sent before). Bytes commit together with the input.
+          `AttachmentRef` (bytes that were sent before). Bytes commit together with the input.
         - `model` answers this input, instead of the agent's own.
         - `plugin_input` is for the host's own code: a JSON value per plugin. Tools and providers read it during the
-          turn as
-          `ctx.plugin_input(...)`; the model never sees it.
+          turn as `ctx.plugin_input(...)`; the model never sees it.
         - `mode` applies if a turn is running. `"queue"`: the input waits for its own turn. `"steer"`: the next model
-          call of the
-          running turn includes the input, or else the next turn does; exactly once. `"interrupt"`: the running turn is
-              cancelled,
-          its waits are withdrawn, and a turn with this input begins, ahead of queued inputs.
+          call of the running turn includes the input, or else the next turn does; exactly once. `"interrupt"`: the
+          running turn is cancelled, its waits are withdrawn, and a turn with this input begins, ahead of queued inputs.
         - `sent_by` is recorded as the sender.
         - `replace_key` replaces a queued input of the same mode and replace key; both inputs then have the same answer.
 
@@ -489,7 +485,8 @@ class Session:
 
     async def delete(self, *, by: str = "", via: str = "api") -> bool:
         """Delete the session and its files, physically. Processes that it started go on, and its entries in the audit
-        log stay. False if there was no session."""
+        log stay. False if there was no session.
+        """
         self._ref.runtime.check_usable()
         return await verbs.delete(self._ref, actor(by, via))
 

@@ -163,8 +163,9 @@ class TriggerSources:
         return Source(source_type, source, stream, state, info.updated_at, info.waiting_inputs)
 
     async def occurrences(self, stream: StreamId, *, limit: int = 20) -> tuple[tuple[int, TriggerOccurred], ...]:
-        """Return the last occurrences at a source, latest first, each with its time and the outcome
-        of its deliveries."""
+        """Return the last occurrences at a source, latest first, each with its time and the outcome of its
+        deliveries.
+        """
         self._check_own(stream)
         check_limit(limit)
         found: list[tuple[int, TriggerOccurred]] = []

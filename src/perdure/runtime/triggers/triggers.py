@@ -114,8 +114,7 @@ class Triggers:
 
         Raises:
             Error: `trigger_conflict` if the key has another payload; `trigger_invalid` if the payload does not match
-                the
-                declared schema; `invalid_json`, `input_too_large`, `invalid_id`.
+                the declared schema; `invalid_json`, `input_too_large`, `invalid_id`.
         """
         rt = self._runtime
         rt.check_usable()
