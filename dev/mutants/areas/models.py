@@ -301,7 +301,7 @@ MUTANTS = [
     Mutant(
         "the parts of a paused reply before a failed one cost nothing",
         "models/providers/provided.py",
-        "                self.spent = told_of(so_far, self._model.model_name)\n",
+        "                self.spent = reported_usage(so_far, self._model.model_name)\n",
         "",
         "tests/providers/test_cost_so_far.py -k 'fails_after_a_pause and whole'",
     ),

@@ -82,15 +82,15 @@ def debugging() -> bool:
 
 def complain(what: str, because: str = "", hint: str = "") -> None:
     """Print an error for a person."""
-    print(f"error: {_told(what)}", file=sys.stderr)
+    print(f"error: {_escaped(what)}", file=sys.stderr)
     if because:
-        lines = f"\n{'':<11}".join(_told(line) for line in because.split("\n"))
+        lines = f"\n{'':<11}".join(_escaped(line) for line in because.split("\n"))
         print(f"  because  {lines}", file=sys.stderr)
     if hint:
-        print(f"  hint     {pasteable(_told(hint))}", file=sys.stderr)
+        print(f"  hint     {pasteable(_escaped(hint))}", file=sys.stderr)
 
 
-def _told(text: str) -> str:
+def _escaped(text: str) -> str:
     """Escape a line of an error text: foreign text stays on the line, and keys are removed."""
     return in_line(without_keys(text))
 

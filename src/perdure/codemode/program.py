@@ -119,7 +119,7 @@ class Program:
         policy = DispatchPolicy(effect="pure", record_start=True, keep_command=False)
         begun = self._body.open_part("code", "program", ExecCode(code=self._code), policy)
         if not isinstance(begun, Begun):
-            return _told(into_exec_code(begun))
+            return _decoded(into_exec_code(begun))
         try:
             outcome, left = await self._executed()
         except Unloadable as problem:
@@ -134,7 +134,7 @@ class Program:
             if isinstance(sync, Begun):
                 self._body.close_part(sync, SyncOutcome(sync=msgspec.to_builtins(left)))
         self._body.close_part(begun, outcome)
-        return _told(outcome)
+        return _decoded(outcome)
 
     @property
     def _where(self) -> dict[str, object]:
@@ -160,7 +160,7 @@ class Program:
             await self._wait_for_the_rest(promised)
             self._n = asking.n
             result = self._plain(finished.value)
-            told = Told(result, machine.printed, " ".join(self._told_besides()))
+            told = Told(result, machine.printed, " ".join(self._notices()))
             return ExecCodeOutcome(response=msgspec.to_builtins(told)), left
 
     async def _wait_for_the_rest(self, promised: Promised) -> None:
@@ -284,7 +284,7 @@ class Program:
         self._notes.append(f"Its result was cut: it has {len(data)} bytes. Only its variables contain the whole.")
         return data[:_SHOWN_CHARS].decode(errors="replace")
 
-    def _told_besides(self) -> list[str]:
+    def _notices(self) -> list[str]:
         """Return facts that the model needs even if the program caught the errors. Failures contain doubts anyway."""
         told = self._edited()
         for n in range(1, self._n + 1):
@@ -315,7 +315,7 @@ def _shown(value: object) -> str:
         return f"a value of type {type(value).__name__} that is too large to be shown"
 
 
-def _told(outcome: ExecCodeOutcome) -> Told | ProgramFailure:
+def _decoded(outcome: ExecCodeOutcome) -> Told | ProgramFailure:
     if outcome.error is not None:
         try:
             return msgspec.json.decode(outcome.error, type=ProgramFailure)

@@ -14,7 +14,7 @@ from perdure.vocab.blobs import Blob
 from perdure.vocab.children import ChildEnded
 from perdure.vocab.records import InputAdmitted, InputCancelled
 
-NOBODY = InputId("")
+NO_INPUT = InputId("")
 
 
 class Opening(msgspec.Struct, frozen=True, gc=False):
@@ -152,7 +152,7 @@ def withdrawn(item: Input, *, origin: str, reason: str = "", by: Input | None = 
         key=item.key,
         origin=origin,
         reason=reason,
-        replaced_by=by.input if by else NOBODY,
+        replaced_by=by.input if by else NO_INPUT,
         answered_in=by.turn if by else TurnId(""),
     )
 

@@ -36,7 +36,7 @@ async def has_begun(store: Store, stream: StreamId, turn: TurnId) -> bool:
     return await store.find(stream, open_key(turn)) is not None
 
 
-async def told(store: Store, stream: StreamId, turn: TurnId) -> tuple[TurnEnded, LlmCallOutcome | None] | None:
+async def end_and_reply(store: Store, stream: StreamId, turn: TurnId) -> tuple[TurnEnded, LlmCallOutcome | None] | None:
     """Return the turn's end and its last reply, or None while the turn is open."""
     row = await end_of(store, stream, turn)
     ended = row.record if row is not None else None

@@ -216,11 +216,11 @@ def _waited_for(
         return (), {}
     named = items(SessionId(stream_names(info.stream)[2]), state.open_turn, rows)
     held = {item.effect: item for item in named if item.effect not in known}
-    told = (_told(item, held.get(item.effect) if item.effect else None) for item in _under_way(rows))
+    told = (_with_pending(item, held.get(item.effect) if item.effect else None) for item in _under_way(rows))
     return _noted(tuple(told), known), held
 
 
-def _told(waiting: WaitInfo, held: PendingItem | None) -> WaitInfo:
+def _with_pending(waiting: WaitInfo, held: PendingItem | None) -> WaitInfo:
     """Return a wait with the description, deadline and ways to resolve of its pending item, if it has one."""
     if held is None:
         return waiting

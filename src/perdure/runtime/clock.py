@@ -8,7 +8,7 @@ import time
 from base64 import b32encode, b32hexencode
 from datetime import UTC, datetime
 
-_MAX_NAP_S = 3600.0
+_MAX_SLEEP_S = 3600.0
 
 
 class SystemClock:
@@ -25,7 +25,7 @@ class SystemClock:
     async def sleep_until(self, wall_ms: int) -> None:
         """Sleep at most an hour at a time, so that a jump of the wall clock is noticed."""
         while (left := wall_ms - self.wall_ms()) > 0:  # noqa: ASYNC110 - only the clock can end this wait
-            await asyncio.sleep(min(left / 1000, _MAX_NAP_S))
+            await asyncio.sleep(min(left / 1000, _MAX_SLEEP_S))
 
 
 def uuid7(wall_ms: int) -> str:

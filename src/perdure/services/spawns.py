@@ -15,7 +15,7 @@ from perdure.codec import brief, digest
 from perdure.commit.plan import Entry
 from perdure.errors import Code, Error
 from perdure.ids import CallId, SessionId, StreamId, TurnId, join, session_stream, split, stream_names
-from perdure.observe.ends import end_of, told
+from perdure.observe.ends import end_and_reply, end_of
 from perdure.services.subagents import SpawnClaimed, SpawnClaimResult, SpawnPendingChild, SpawnRunning, SpawnSettled
 from perdure.store.protocol import Store
 from perdure.vocab.children import ChildClaimed, ChildEnded, ChildRegistered, Parent
@@ -190,7 +190,7 @@ class LogSpawnStore:
     async def _end(self, parent: StreamId, child: ChildRegistered) -> tuple[str, str] | None:
         """Return the result of a child, from its own log or as recorded by its parent."""
         if child.asked:
-            over = await told(self._store, _stream_of(parent, child), child.asked)
+            over = await end_and_reply(self._store, _stream_of(parent, child), child.asked)
             if over is not None:
                 ended, answer = over
                 return ended.reason or ended.status, answer.text if answer and answer.reply else ended.message

@@ -239,7 +239,7 @@ def _read_late(reading: _ViewFold, late: OutcomeArrivedLate) -> None:
 
 def _late_json(late: OutcomeArrivedLate) -> str:
     """Return the outcome on one line, bounded as an error text is."""
-    return _short(one_line_json(encode(told(late.output)[0]).decode()))
+    return _short(one_line_json(encode(message_for_model(late.output)[0]).decode()))
 
 
 def _round_messages(turn_round: _Round) -> list[Message]:
@@ -251,7 +251,9 @@ def _round_messages(turn_round: _Round) -> list[Message]:
         return asked_again
     messages = [Message(role="assistant", parts=parts)]
     if turn_round.calls:
-        messages.append(Message(role="tool", parts=tuple(part for call in turn_round.calls for part in _told_of(call))))
+        messages.append(
+            Message(role="tool", parts=tuple(part for call in turn_round.calls for part in _result_parts(call)))
+        )
     return [*messages, *asked_again]
 
 
@@ -268,7 +270,7 @@ def _is_blank(part: Part) -> bool:
     return isinstance(part, Text) and not part.text.strip() and part.state is None
 
 
-def _told_of(view: _CallView) -> Iterator[Part]:
+def _result_parts(view: _CallView) -> Iterator[Part]:
     """Yield the result of a call, then its images."""
     yield _result(view)
     if isinstance(view.output, Success):
@@ -276,7 +278,7 @@ def _told_of(view: _CallView) -> Iterator[Part]:
 
 
 def _result(view: _CallView) -> ToolResultPart:
-    output, is_error = told(view.output) if view.output else _repair(view.dispatched > 0)
+    output, is_error = message_for_model(view.output) if view.output else _repair(view.dispatched > 0)
     if view.edited is not None:
         output = {"note": EDITED if view.dispatched else EDITED_AND_NOT_RUN, "arguments": view.edited, "result": output}
     call = view.call
@@ -287,7 +289,7 @@ def _repair(dispatched: bool) -> tuple[Json, bool]:
     return {"error": UNCERTAIN if dispatched else NOT_EXECUTED, "code": "interrupted"}, True
 
 
-def told(output: ToolOutput) -> tuple[Json, bool]:
+def message_for_model(output: ToolOutput) -> tuple[Json, bool]:
     """Return an output as the model receives it, and whether it is an error."""
     match output:
         case Success(value=value):

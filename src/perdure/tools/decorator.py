@@ -288,7 +288,7 @@ def _assemble(
         name=name,
         description=described if description is None else description,
         durability=_durability(name, effect, hints, options),
-        hints=_told(hints, effect),
+        hints=_completed_hints(hints, effect),
         probe=options.get("probe"),
         needs_approval=_predicate(name, options.get("needs_approval")),
         args_schema=options.get("args_schema"),
@@ -353,7 +353,7 @@ def _effect(hints: ToolHints) -> EffectClass:
     return "pure" if hints.readonly else "idempotent" if hints.idempotent else "once"
 
 
-def _told(hints: ToolHints, effect: EffectClass) -> ToolHints:
+def _completed_hints(hints: ToolHints, effect: EffectClass) -> ToolHints:
     """Complete the hints with those implied by the effect class."""
     if effect == "pure" and hints.readonly is None:
         return msgspec.structs.replace(hints, readonly=True)

@@ -53,7 +53,7 @@ class ToolInternalError(Exception):
     source: BaseException | None = None
 
     def __init__(self, error: BaseException | str) -> None:
-        self.message = _said(error) if isinstance(error, BaseException) else error
+        self.message = _error_text(error) if isinstance(error, BaseException) else error
         super().__init__(self.message)
         self.source = error if isinstance(error, BaseException) else None
 
@@ -73,13 +73,13 @@ def chain_string(message: str, cause: BaseException | None) -> str:
     for _ in range(MAX_CAUSES):
         if cause is None:
             break
-        if (said := _said(cause)) != parts[-1]:
+        if (said := _error_text(cause)) != parts[-1]:
             parts.append(said)
         cause = _cause_of(cause)
     return ": ".join(parts)
 
 
-def _said(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     try:
         return str(error)
     except Exception:  # noqa: BLE001 - an exception without text is still a cause

@@ -43,7 +43,7 @@ def file_tools() -> tuple[AnyTool, ...]:
 
 
 @contextmanager
-def _told() -> Generator[None]:
+def _fixable_errors() -> Generator[None]:
     """Convert errors that a model can fix into `ToolError`, and store failures into `OutcomeUnknown`."""
     try:
         yield
@@ -112,7 +112,7 @@ async def read_file(
         offset: The first line to read, counted from 1.
         limit: Maximum number of lines: at most 2000.
     """
-    with _told():
+    with _fixable_errors():
         file = await _existing(ctx.files, path)
     return await offload(file.size_bytes, _shown_to_model, file, offset, limit)
 
@@ -149,7 +149,7 @@ async def write_file(
         content: The complete new content.
         encoding: `text`, or `base64` for binary content.
     """
-    with _told():
+    with _fixable_errors():
         written = await _signed(ctx).write_file(path, content, encoding)
         return await offload(written.size_bytes, _about, written)
 
@@ -164,7 +164,7 @@ async def edit_file(ctx: ToolContext[object], path: str, expected_hash: str, edi
         expected_hash: The `content_hash` of the file when you read it.
         edits: The replacements: each `old_text` must occur exactly once in the file, and edits must not overlap.
     """
-    with _told():
+    with _fixable_errors():
         files = _signed(ctx)
         file = await _existing(files, path)
         old = file.content or ""
@@ -202,7 +202,7 @@ async def list_directory(ctx: ToolContext[object], path: str = "/workspace", lim
         path: The directory.
         limit: Maximum number of entries: at most 1000.
     """
-    with _told():
+    with _fixable_errors():
         found = await ctx.files.list_directory(path)
     entries = [_entry(info) for info in found[: min(max(1, limit), MAX_LISTED)]]
     return {
@@ -236,7 +236,7 @@ async def grep_files(
         context: Number of lines to show around each match: at most 20.
         limit: Maximum number of matches: at most 1000.
     """
-    with _told():
+    with _fixable_errors():
         found = await ctx.files.grep_files(pattern, path_pattern)
     around = min(max(0, context), MAX_CONTEXT_LINES)
     texts: dict[str, list[str]] = {}
@@ -270,7 +270,7 @@ async def delete_file(ctx: ToolContext[object], path: str, recursive: bool = Fal
         path: The file or directory.
         recursive: Delete a directory with its contents.
     """
-    with _told():
+    with _fixable_errors():
         files = _signed(ctx)
         if await files.delete_file(path, recursive):
             return {"deleted": True}
@@ -287,7 +287,7 @@ async def stat_file(ctx: ToolContext[object], path: str) -> dict[str, Json]:
     Args:
         path: The file or directory.
     """
-    with _told():
+    with _fixable_errors():
         found = await ctx.files.stat_file(path)
         if found is None:
             raise ToolError(f"File not found: {shown(normal(path))}", code="file_unknown")

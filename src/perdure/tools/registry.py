@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from perdure.errors import Code, Error
 from perdure.ids import SessionId, TurnId
-from perdure.session.view import told
+from perdure.session.view import message_for_model
 from perdure.tools.context import ToolContext
 from perdure.tools.decorator import Tool
 from perdure.tools.door import admit_direct
@@ -220,4 +220,4 @@ def _answer(call: ToolCall, output: ToolOutput, sidecar: Sidecar) -> ToolCallRes
         case Failed(failure=failure):
             return _failed(call, failure.message)
         case _:
-            return _failed(call, told(output)[0]["error"])
+            return _failed(call, message_for_model(output)[0]["error"])

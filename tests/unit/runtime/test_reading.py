@@ -20,7 +20,7 @@ from perdure.models.protocol import (
     TextPiece,
     ThinkingDelta,
 )
-from perdure.runtime.calls.reading import NOBODY, StallPolicy, stream_reply
+from perdure.runtime.calls.reading import SILENT, StallPolicy, stream_reply
 from perdure.services.replies import StreamProgress
 from perdure.testing.clock import ManualClock
 from perdure.vocab.messages import Text
@@ -77,7 +77,7 @@ PATIENT = StallPolicy()
 
 
 async def read(model: Slow, patience: StallPolicy = PATIENT) -> ModelReply:
-    return await stream_reply(model, ModelRequest("m", "", (), ()), NOBODY, patience)
+    return await stream_reply(model, ModelRequest("m", "", (), ()), SILENT, patience)
 
 
 @pytest.mark.parametrize("event", [TextPiece("x"), ThinkingDelta("x"), HiddenDelta(1)])

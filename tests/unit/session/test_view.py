@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from perdure.codec import Json
 from perdure.ids import BlobHash, CallId, EffectId, InputId, TurnId
-from perdure.session.view import Conversation, joined, told, turn_view
+from perdure.session.view import Conversation, joined, message_for_model, turn_view
 from perdure.testing.validity import complaints
 from perdure.turn.state import Acting
 from perdure.vocab.effects import EffectKind
@@ -276,7 +276,7 @@ def test_the_model_is_told_what_the_machine_settled(seed: int) -> None:
             assert isinstance(part, ToolResultPart)
             assert part.call == call.request.id
             if call.output is not None and part.output != {"error": NOT_EXECUTED, "code": "interrupted"}:
-                assert (part.output, part.is_error) == told(call.output)
+                assert (part.output, part.is_error) == message_for_model(call.output)
             elif call.output is not None:  # sent out again too often: it is known not to have happened
                 assert isinstance(call.output, InDoubt)
             elif call.started is not None and call.doubt is None:
@@ -417,7 +417,7 @@ def test_other_calls_are_not_touched_by_a_repair() -> None:
     ],
 )
 def test_tool_output_is_rendered_for_the_model(output: ToolOutput, shown_as: Json, is_error: bool) -> None:
-    assert told(output) == (shown_as, is_error)
+    assert message_for_model(output) == (shown_as, is_error)
     assert result(ended("c1.0.1", output)) == (shown_as, is_error)
 
 

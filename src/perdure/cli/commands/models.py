@@ -170,7 +170,7 @@ async def _test(name: str, base_url: str, target: str, *, json: bool) -> int:
     from perdure.cli.screen import count, emit, one_line, say, took
     from perdure.models.protocol import ModelError, ModelRequest
     from perdure.models.registry import check_ready
-    from perdure.runtime.calls.reading import NOBODY, StallPolicy, stream_reply
+    from perdure.runtime.calls.reading import SILENT, StallPolicy, stream_reply
     from perdure.runtime.clock import SystemClock
     from perdure.vocab.messages import Message, Text
 
@@ -180,7 +180,7 @@ async def _test(name: str, base_url: str, target: str, *, json: bool) -> int:
     clock = SystemClock()
     began = clock.monotonic_ms()
     try:
-        reply = await stream_reply(model, request, NOBODY, StallPolicy())
+        reply = await stream_reply(model, request, SILENT, StallPolicy())
     except ModelError as problem:
         if json:
             emit(type="model_test", v=1, model=name, ok=False, kind=problem.error.kind, message=problem.error.message)

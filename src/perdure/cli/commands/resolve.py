@@ -124,7 +124,7 @@ async def _resolve(place: tuple[str, str], answer: _Answer, db: str, *, json: bo
     from perdure.store.shapes import AlreadyResolved
 
     async with opened(db) as rt:
-        shown, resolved = await _told(rt, place, answer)
+        shown, resolved = await _resolve_wait(rt, place, answer)
     first = resolved.resolution if isinstance(resolved, AlreadyResolved) else None
     if json:
         emit(type="resolved", v=1, promise=shown, accepted=first is None, first=first)
@@ -136,7 +136,7 @@ async def _resolve(place: tuple[str, str], answer: _Answer, db: str, *, json: bo
     return first is None
 
 
-async def _told(rt: Runtime, place: tuple[str, str], answer: _Answer) -> tuple[str, Resolved]:
+async def _resolve_wait(rt: Runtime, place: tuple[str, str], answer: _Answer) -> tuple[str, Resolved]:
     """Resolve the wait. Returns the printable name of the promise (of a key only its id) and the result."""
     from typing import cast
 

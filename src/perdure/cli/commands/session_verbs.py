@@ -146,7 +146,7 @@ async def _pause(name: str, reason: str, by: str, db: str, *, json: bool) -> Non
     async with opened(db) as rt:
         session = await find_session(rt, name)
         new = await session.pause(by=by, reason=reason, via="cli")
-    _told(session, "paused", "was already paused", new=new, json=json)
+    _report(session, "paused", "was already paused", new=new, json=json)
 
 
 def resume(session: SessionName, by: By = "", db: Db = "", json: Json = False) -> None:
@@ -162,10 +162,10 @@ async def _resume(name: str, by: str, db: str, *, json: bool) -> None:
     async with opened(db) as rt:
         session = await find_session(rt, name)
         new = await session.resume(by=by, via="cli")
-    _told(session, "resumed", "was not paused", new=new, json=json)
+    _report(session, "resumed", "was not paused", new=new, json=json)
 
 
-def _told(session: Session, done: str, before: str, *, new: bool, json: bool) -> None:
+def _report(session: Session, done: str, before: str, *, new: bool, json: bool) -> None:
     from perdure.cli.screen import emit, say
 
     if json:

@@ -35,7 +35,7 @@ class LocalCredentials:
         """
         section = self._config.section(provider.family)
         source, key = self._key(provider, section)
-        base_url = self._said(provider.base_url_variable)
+        base_url = self._variable(provider.base_url_variable)
         if not base_url and (base_url := self._address(section)) and key and source != FILE and not self._trusts():
             raise _untrusted(provider, source)  # threat: S6
         return ProviderCredentials(Secret(key) if key else None, base_url or None)
@@ -47,32 +47,32 @@ class LocalCredentials:
 
     def address_from(self, provider: Provider) -> str | None:
         """Return the source of an address that is not the provider's own, or None."""
-        if self._said(provider.base_url_variable):
+        if self._variable(provider.base_url_variable):
             return provider.base_url_variable
         return FILE if self._address(self._config.section(provider.family)) else None
 
     def _key(self, provider: Provider, section: Section) -> tuple[str, str]:
         """Return the source of the key and the key. An address of the file takes the key beside it first."""
         found = [(source, key) for source, key in self._keys(provider, section) if key]
-        if self._address(section) and not self._said(provider.base_url_variable):
+        if self._address(section) and not self._variable(provider.base_url_variable):
             found.sort(key=lambda one: one[0] != FILE)
         return found[0] if found else ("", "")
 
     def _keys(self, provider: Provider, section: Section) -> Iterator[tuple[str, str]]:
         """Yield every possible source of a key and its value, in order of precedence."""
         for name in provider.keys:
-            yield name, self._said(name)
+            yield name, self._variable(name)
         yield FILE, section.get("api_key", "").strip()
         named = section.get("api_key_env", "")
-        yield named, self._said(named)
+        yield named, self._variable(named)
 
     def _address(self, section: Section) -> str:
         return section.get("base_url", "").strip()
 
     def _trusts(self) -> bool:
-        return self._said(TRUST) == "1"
+        return self._variable(TRUST) == "1"
 
-    def _said(self, name: str) -> str:
+    def _variable(self, name: str) -> str:
         """Return the value of a variable, without the trailing newline that a key from a file often has."""
         return self._environment.get(name, "").strip()
 

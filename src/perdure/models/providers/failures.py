@@ -95,7 +95,7 @@ def _of_provider(problem: ModelAPIError) -> LlmError:
         retryable = False
     if isinstance(problem, ModelHTTPError) and problem.provider_retry_hint is False:
         retryable = False
-    message = _said(problem.body) or problem.message or _named(problem)
+    message = _message_in(problem.body) or problem.message or _named(problem)
     return LlmError(kind=kind, message=message, retryable=retryable, retry_after_ms=after, status=status)
 
 
@@ -132,13 +132,13 @@ def _by_status(status: int | None) -> tuple[LlmErrorKind, bool]:
     return ("unavailable", True) if status in _TRANSIENT else ("invalid", False)
 
 
-def _said(body: object) -> str:
+def _message_in(body: object) -> str:
     """Return the message in an error body, at any of the usual places."""
     if not isinstance(body, dict):
         return ""
     fields = {name.lower(): value for name, value in cast("dict[str, object]", body).items()}
     inner = fields.get("error")
-    if isinstance(inner, dict) and (said := _said(cast("dict[str, object]", inner))):
+    if isinstance(inner, dict) and (said := _message_in(cast("dict[str, object]", inner))):
         return said
     message = fields.get("message")
     return message if isinstance(message, str) else ""

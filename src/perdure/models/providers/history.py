@@ -48,13 +48,13 @@ class _Origin:
 class _Exporting(Outgoing):
     """A conversion that keeps each part's provider state, under the name of its provider."""
 
-    def _said(self, part: Part) -> Iterable[m.ModelResponsePart]:
+    def _reply_parts(self, part: Part) -> Iterable[m.ModelResponsePart]:
         self._route = getattr(part, "route", "")
         wire, _, rest = self._route.partition(" ")
         if wire:
             url, _, name = rest.partition(" ")
             self._model = cast("Model[Any]", _Origin(_SYSTEMS.get(wire, wire), url, name))
-        return super()._said(part)
+        return super()._reply_parts(part)
 
 
 @dataclass(slots=True)

@@ -53,10 +53,10 @@ def reply_of(response: m.ModelResponse, *, name: str, model: str, route: str) ->
     said = response.finish_reason or reason
     if response.state != "complete" or said is None:
         message = "the answer ended before the reply did"
-        raise ModelError(LlmError(kind="stream_cut", message=message, retryable=True), told_of(response, model))
+        raise ModelError(LlmError(kind="stream_cut", message=message, retryable=True), reported_usage(response, model))
     if response.finish_reason == "error" or reason in _BROKEN or (reason == "OTHER" and not response.parts):
         message = f"the provider ended the reply with an error{f' ({reason})' if reason else ''}"
-        raise ModelError(LlmError(kind="unavailable", message=message, retryable=True), told_of(response, model))
+        raise ModelError(LlmError(kind="unavailable", message=message, retryable=True), reported_usage(response, model))
     refusal = details.get("refusal")
     parts = [part for one in response.parts for part in answer_parts(one, route)]
     if kept := {name: details[name] for name in _WANTED_BACK if details.get(name)}:
@@ -165,7 +165,7 @@ def usage_of(response: m.ModelResponse, model: str) -> Usage:
     return usage
 
 
-def told_of(response: m.ModelResponse, model: str) -> Usage:
+def reported_usage(response: m.ModelResponse, model: str) -> Usage:
     """Return the usage reported for an unfinished response, or zero usage."""
     return usage_of(response, model) if response.usage.has_values() else Usage()
 

@@ -120,7 +120,7 @@ class Outgoing:
         out: list[m.ModelMessage] = []
         for message in self._request.messages:
             if message.role == "assistant":
-                if parts := [part for one in self._known(message.parts) for part in self._said(one)]:
+                if parts := [part for one in self._known(message.parts) for part in self._reply_parts(one)]:
                     model = self._model
                     name, url = model.system, model.base_url
                     response = ModelResponse(parts, provider_name=name, provider_url=url, timestamp=EPOCH)
@@ -177,7 +177,7 @@ class Outgoing:
                 if result is not None:
                     yield ToolReturnPart(
                         tool_name=result.name or "unknown",
-                        content=_told(result.output, files),
+                        content=_tool_output(result.output, files),
                         tool_call_id=self._wire_id(result.call, result.provider_id),
                         outcome="failed" if result.is_error else "success",
                         timestamp=EPOCH,
@@ -200,7 +200,7 @@ class Outgoing:
             return tuple(part for part in parts if not isinstance(part, Opaque))
         return parts
 
-    def _said(self, part: Part) -> Iterable[m.ModelResponsePart]:
+    def _reply_parts(self, part: Part) -> Iterable[m.ModelResponsePart]:
         from pydantic_ai.messages import FilePart, TextPart, ThinkingPart, ToolCallPart
 
         match part:
@@ -279,7 +279,7 @@ def _known_to_all(data: bytes, media_type: str) -> str:
     return "text/plain"
 
 
-def _told(output: Json, files: list[m.BinaryContent]) -> Any:  # noqa: ANN401 - as the library types it
+def _tool_output(output: Json, files: list[m.BinaryContent]) -> Any:  # noqa: ANN401 - as the library types it
     return output if not files else [output, *files]
 
 

@@ -30,7 +30,7 @@ from perdure.models.protocol import (
 from perdure.models.providers import building, clients
 from perdure.models.providers.credentials import LocalCredentials
 from perdure.models.providers.failures import failure_of, of_the_line
-from perdure.models.providers.incoming import buckets_of, priced, reply_of, told_of
+from perdure.models.providers.incoming import buckets_of, priced, reply_of, reported_usage
 from perdure.models.providers.names import Provider, split
 from perdure.models.providers.outgoing import Outgoing, settings_of
 from perdure.services.llm import ProviderCredentials
@@ -191,12 +191,12 @@ class _Attempt:
             if so_far.state != "suspended":
                 break
             if so_far.usage.has_values():  # a pause is charged, with or without a reply
-                self.spent = told_of(so_far, self._model.model_name)
+                self.spent = reported_usage(so_far, self._model.model_name)
                 yield self._so_far(so_far)
             pauses += so_far.provider_response_id != self._begun
             if pauses > MAX_PAUSES:
                 message = f"the provider paused the reply more than {MAX_PAUSES} times"
-                spent = told_of(so_far, self._model.model_name)
+                spent = reported_usage(so_far, self._model.model_name)
                 raise ModelError(LlmError(kind="unavailable", message=message), spent)
             if (begun := self._begin(so_far)) is not None:
                 yield begun

@@ -120,7 +120,7 @@ def _without_gap(pieces: Iterable[Piece]) -> Iterator[Piece]:
         yield piece
 
 
-async def told_by_host(
+async def partial_from_host(
     partial: PartialStreamStore, session: SessionId, turn: TurnId, before: PartialText
 ) -> PartialText:
     """Return the partial output of a call as the host's stream store knows it.

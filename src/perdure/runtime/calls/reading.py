@@ -55,7 +55,7 @@ class ReplySink:
     usage: Callable[[Usage], None] | None = None
 
 
-NOBODY = ReplySink(lambda _text, _thinking: None)
+SILENT = ReplySink(lambda _text, _thinking: None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +221,7 @@ class _Pulse:
         self._again()
         if self._to is not None and (self._telling is None or self._telling.done()):
             progress = StreamProgress(self._chars, self._last_delta_at)
-            self._telling = asyncio.create_task(_told(self._to, progress), name="perdure:heartbeat")
+            self._telling = asyncio.create_task(_send_heartbeat(self._to, progress), name="perdure:heartbeat")
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -230,7 +230,7 @@ class _Pulse:
             self._telling.cancel()
 
 
-async def _told(heartbeater: StreamHeartbeater, progress: StreamProgress) -> None:
+async def _send_heartbeat(heartbeater: StreamHeartbeater, progress: StreamProgress) -> None:
     try:
         await heartbeater.heartbeat(progress)
     except Exception:

@@ -25,7 +25,7 @@ class WaitCycle:
     unparked: tuple[str, ...]
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """The cycle as text for people."""
         return " -> ".join((*self.members, self.members[0]))
 

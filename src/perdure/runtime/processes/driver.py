@@ -356,8 +356,8 @@ class ProcessDriver:
                         await self._news.wait()
                 return False
             return True
-        log.warning("process deadlock cycle=%s", cycle.told, extra={"process_id": me})
-        message = f"the process {me} would wait forever: {cycle.told}"
+        log.warning("process deadlock cycle=%s", cycle.description, extra={"process_id": me})
+        message = f"the process {me} would wait forever: {cycle.description}"
         self._waits.refuse_ends(Failure(code=Code.PROCESS_WAIT_CYCLE.value, message=message))
         await self._news.wait()
         return False

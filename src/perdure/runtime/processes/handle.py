@@ -328,7 +328,7 @@ class ProcessHandle:
         if record.known.recovery == "externally_owned":
             return ProcessWhy("external", "externally owned; handle.complete(...) ends it")
         if (cycle := await find_wait_cycle(self.runtime.store, self.runtime.tenant, record)) is not None:
-            because = f"deadlock: {cycle.told}; cancel one of them"
+            because = f"deadlock: {cycle.description}; cancel one of them"
             return ProcessWhy("waiting", because, Code.PROCESS_WAIT_CYCLE.value)
         if info.owner is not None and info.owner_alive:
             return ProcessWhy("running", f"worker {info.owner} runs it")

@@ -39,7 +39,7 @@ MIN_PREFIX_CHARS = 8
 MAX_NAME_CHARS = 200
 MAX_REASON_BYTES = 4096
 MAX_DECISION_BYTES = 262_144
-BREATH_S = 0.05  # the shortest pause between two polls
+POLL_PAUSE_S = 0.05  # the shortest pause between two polls
 OVERLAP_MS = 60_000  # request times come from several clocks: a poll overlaps the last one by this much
 
 Status = Literal["waiting", "approved", "denied", "settled", "expired", "withdrawn"]
@@ -190,7 +190,7 @@ class Approvals:
                     place = (place[0] - OVERLAP_MS, PromiseId(""))
                     seen = {id: at for id, at in seen.items() if at >= place[0]}
                 await news.wait()
-                await asyncio.sleep(BREATH_S)
+                await asyncio.sleep(POLL_PAUSE_S)
 
     # --- lookup
 

@@ -25,7 +25,7 @@ from perdure.observe.verify import contradictions
 from perdure.offload import offload
 from perdure.runtime.agent import check_agent_name
 from perdure.runtime.sessions.editing import checked_tags, checked_title
-from perdure.runtime.sessions.parts import said
+from perdure.runtime.sessions.parts import checked_content
 from perdure.session.fold import fold_all
 from perdure.session.redaction import blobs_of
 from perdure.store.protocol import Store
@@ -196,7 +196,7 @@ def _sorted(stream: StreamId, lines: list[Json]) -> _Read:
         except ValueError as problem:
             raise _invalid(number, str(problem)) from None
         except Error as problem:
-            raise problem if problem.code is Code.EXPORT_INVALID else _invalid(number, _told(problem)) from None
+            raise problem if problem.code is Code.EXPORT_INVALID else _invalid(number, _error_text(problem)) from None
     if not found.rows or not isinstance(found.rows[0].record, SessionOpened):
         raise _invalid(2, "the first record must be session_opened")
     return found
@@ -209,7 +209,7 @@ def _checked_head(head: Json) -> str:
         checked_tags(head.get("tags", []))
         return check_agent_name(head.get("agent"))
     except Error as problem:
-        raise _invalid(1, _told(problem)) from None
+        raise _invalid(1, _error_text(problem)) from None
 
 
 OF_SESSION: frozenset[type[Record]] = frozenset(
@@ -268,9 +268,9 @@ def _check_record(record: Record) -> None:
             if key:
                 check_id(key, what="the input key")
             if not parts:
-                said(parts)
+                checked_content(parts)
             for part in parts:  # one by one: an input of several imported messages may exceed the limit of one
-                said([part])
+                checked_content([part])
         case TitleSet(title=title):
             checked_title(title)
         case TagsSet(tags=tags):
@@ -372,7 +372,7 @@ def _remembered(record: InputAdmitted) -> Remembered:
     return Remembered(f"key:{record.key}", content_admitted(record), record.turn, record.input)
 
 
-def _told(problem: Error) -> str:
+def _error_text(problem: Error) -> str:
     return f"{problem.message}: {problem.because}" if problem.because else problem.message
 
 
@@ -399,7 +399,7 @@ def history(stream: StreamId, messages: Sequence[Json], *, agent: str, model: st
     blobs: dict[BlobHash, Blob] = {composition.hash: composition}
     for index, (asked, answered) in enumerate(_turns(messages)):
         turn = TurnId(f"imported-{index + 1}")
-        parts = [said(content) for content in asked]
+        parts = [checked_content(content) for content in asked]
         for one in parts:
             if one.refers:
                 raise _unusable(index, "the message refers to bytes that the import lacks")
@@ -440,7 +440,7 @@ def _turns(messages: Sequence[Json]) -> list[tuple[list[Json], list[str]]]:
                     turns.append(([], []))
                 turns[-1][0].append(content)
             case {"role": "assistant", "content": str(text)} if turns and text.strip():
-                (checked,) = said(text).parts
+                (checked,) = checked_content(text).parts
                 turns[-1][1].append(cast("Text", checked).text)
             case {"role": "assistant", "content": str()} if not turns:
                 raise _unusable(index, "a conversation begins with a user message")

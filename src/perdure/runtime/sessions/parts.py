@@ -35,7 +35,7 @@ class Said:
     refers: tuple[BlobHash, ...] = ()
 
 
-def said(content: object) -> Said:
+def checked_content(content: object) -> Said:
     """Check the content of an input.
 
     Raises:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from perdure.errors import Code, Error
 from perdure.ids import InputId, TurnId
-from perdure.inbox.admit import NOBODY
-from perdure.observe.ends import has_begun, told, waits
+from perdure.inbox.admit import NO_INPUT
+from perdure.observe.ends import end_and_reply, has_begun, waits
 from perdure.observe.hub import HubSubscription
 from perdure.runtime.agent import setup_of
 from perdure.runtime.sessions import verbs
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from perdure.runtime.sessions.ref import SessionRef
 
 
-async def wait_for(session: SessionRef, turn: TurnId, input: InputId = NOBODY) -> TurnResult:
+async def wait_for(session: SessionRef, turn: TurnId, input: InputId = NO_INPUT) -> TurnResult:
     """Wait for the end of a turn, or of the turn that took its input instead, and return the result."""
     rt = session.runtime
     while True:
@@ -48,7 +48,7 @@ async def _look_for_end(
     rt, stream, begun_in = session.runtime, session.stream, None
     with rt.hub.subscribe(stream, live=False) as news:
         while not (here.done() or rt.drives(stream, turn)):
-            over, info = await told(rt.store, stream, turn), await rt.store.stream(stream)
+            over, info = await end_and_reply(rt.store, stream, turn), await rt.store.stream(stream)
             if over is not None:
                 return _result(rt, over, info)
             if info is None:

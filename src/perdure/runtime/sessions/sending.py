@@ -17,7 +17,7 @@ from perdure.observe.why import dead_lettered_turn
 from perdure.offload import offload, weight_of
 from perdure.runtime.clock import short_id, uuid7
 from perdure.runtime.sessions import verbs
-from perdure.runtime.sessions.parts import MAX_INPUT_BYTES, Content, said, short_text
+from perdure.runtime.sessions.parts import MAX_INPUT_BYTES, Content, checked_content, short_text
 from perdure.runtime.sessions.sent import TurnHandle
 from perdure.store.shapes import claimed
 from perdure.vocab.audit import ActRecorded
@@ -84,7 +84,7 @@ class Sending:
         if key is not None:
             key = check_id(key, what="the input key")
         _check_mode(mode, merge_key, model, plugin_input)
-        given = await offload(weight_of(content), said, content)
+        given = await offload(weight_of(content), checked_content, content)
         now = rt.clock.wall_ms()
         unique = uuid7(now)
         item = Input(

@@ -14,7 +14,7 @@ from perdure.commit.changes import MODEL_SET, Audit, Intervention, Pause
 from perdure.commit.plan import Entry
 from perdure.errors import Code, Error
 from perdure.ids import InputId, SessionId, TurnId, files_stream, tasks_stream, without_keys
-from perdure.inbox.admit import NOBODY, Admission, Delivery, Room, delivery, withdrawn
+from perdure.inbox.admit import NO_INPUT, Admission, Delivery, Room, delivery, withdrawn
 from perdure.inbox.items import Input, Wake
 from perdure.observe.ends import end_of, has_turn
 from perdure.processes.visibility import edge_tags
@@ -198,7 +198,7 @@ async def input_status(session: SessionRef, input: InputId) -> TurnResult | tupl
     found = await session.runtime.store.find(session.stream, input_key(input)) if input else None
     match found.record if found else None:
         case InputAdmitted(turn=turn):
-            return turn, NOBODY
+            return turn, NO_INPUT
         case InputCancelled(replaced_by=other, answered_in=turn) if other:
             return turn, other
         case InputCancelled(turn=turn, reason=reason):

@@ -126,7 +126,9 @@ class TurnEnvironment:
         partial = self._shared.host.models.sources.partial_streams
         if partial is None:
             return before
-        return await orphaned_calls.told_by_host(partial, SessionId(stream_names(self._stream)[2]), turn.id, before)
+        return await orphaned_calls.partial_from_host(
+            partial, SessionId(stream_names(self._stream)[2]), turn.id, before
+        )
 
     async def lost_completion(self, agent: Agent, turn: Turn, started: EffectStarted) -> EffectSettled:
         """Return the settlement of a tool's model call that will get no reply."""

@@ -20,7 +20,7 @@ from perdure.ids import InputId, SessionId, StreamId, TurnId, session_stream, st
 from perdure.inbox.admit import Delivery, Opening, delivery
 from perdure.inbox.items import CancelTurn, Input, Wake
 from perdure.observe.ends import has_turn, last_answer
-from perdure.runtime.sessions.parts import said
+from perdure.runtime.sessions.parts import checked_content
 from perdure.runtime.shared import Shared
 from perdure.services.spawns import Lineage, LogSpawnStore, handle_of
 from perdure.services.subagents import SpawnClaimed, SpawnPendingChild
@@ -123,7 +123,7 @@ class Subagents:
         item = Input(
             input=InputId(f"in-{order.turn}"),
             turn=order.turn,
-            parts=said(order.prompt).parts,
+            parts=checked_content(order.prompt).parts,
             key="parent",
             source=f"parent:{stream_names(self._stream)[2]}",
             output=order.output,

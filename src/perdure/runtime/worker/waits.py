@@ -16,7 +16,7 @@ from perdure.codec import Json, decode, encode
 from perdure.effects.promises import TurnScope, scope_of
 from perdure.errors import Code, Error
 from perdure.ids import EffectId, PromiseId
-from perdure.observe.ends import told
+from perdure.observe.ends import end_and_reply
 from perdure.processes.record import PendingSignals
 from perdure.store.protocol import Store
 from perdure.store.shapes import AlreadyResolved
@@ -287,7 +287,7 @@ def end_told(row: Row | None) -> Ok | None:
 async def ended_turn(store: Store, key: EventKey) -> Resolution | None:
     """Return how the turn named by a key ended, in another session. Return None while it is not over."""
     scope = TurnScope.parse(key.scope)
-    over = await told(store, scope.stream, scope.turn)
+    over = await end_and_reply(store, scope.stream, scope.turn)
     if over is None:
         if await store.stream(scope.stream) is not None:
             return None

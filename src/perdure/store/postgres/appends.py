@@ -54,7 +54,7 @@ MAX_BYTES = 4_000_000
 FEW = 4
 """Maximum number of records in `append_lone`."""
 
-NOBODY: Set[StreamId] = frozenset()
+NO_STREAMS: Set[StreamId] = frozenset()
 NOTHING = (None, None, None, None)
 
 
@@ -111,7 +111,7 @@ class Chain:
         return self.first.is_rare or twice
 
 
-def take(queue: deque[AppendJob], busy: Set[StreamId] = NOBODY) -> list[Chain]:
+def take(queue: deque[AppendJob], busy: Set[StreamId] = NO_STREAMS) -> list[Chain]:
     """Take a batch of plans from the queue, oldest first, as one chain per stream.
 
     A plan stays queued if it cannot extend its stream's chain, or if its stream is `busy` with a plan in flight."""

@@ -30,7 +30,7 @@ from perdure.testing.laws.bench import (
 from perdure.vocab.records import SessionOpened
 
 ACCEPTED, DUPLICATE, CONFLICT = OutboxResult("accepted"), OutboxResult("duplicate"), OutboxResult("conflict")
-NOBODY_THERE = OutboxResult("discarded", "session_unknown")
+NO_SUCH_SESSION = OutboxResult("discarded", "session_unknown")
 
 
 async def keys_in(bench: Bench, name: str) -> list[str]:
@@ -94,7 +94,7 @@ class SendLaws:
         await bench.store.delete(gone)
         outbox = (said(stream_of("nowhere"), "x", agent=None), said(gone, "y", agent=None), said(stream_of("new"), "z"))
         receipt = await bench.store.append(hold.plan(note("a"), outbox=outbox))
-        assert receipt.sent == (NOBODY_THERE, NOBODY_THERE, ACCEPTED)
+        assert receipt.sent == (NO_SUCH_SESSION, NO_SUCH_SESSION, ACCEPTED)
         assert await bench.store.stream(gone) is None
         assert notes(await bench.store.read(hold.stream)) == [(2, "a")]
 
@@ -121,7 +121,7 @@ class SendLaws:
         )
         plan = hold.plan(note("a"), outbox=outbox)
         first = await bench.store.append(plan)
-        assert first.sent == (ACCEPTED, DUPLICATE, CONFLICT, NOBODY_THERE, ACCEPTED)
+        assert first.sent == (ACCEPTED, DUPLICATE, CONFLICT, NO_SUCH_SESSION, ACCEPTED)
         (_, row) = await bench.store.inbox(there)
         other = await take(bench.store, there, ANN)
         await bench.store.append(other.plan(consume=(row.id,)))
@@ -141,8 +141,8 @@ class SendLaws:
         await enlist(bench, BOB)
         successor = await take(bench.store, hold.stream, BOB)
         resent = await bench.store.append(successor.plan(note("b"), outbox=plan.outbox))
-        assert first.sent == (ACCEPTED, NOBODY_THERE)
-        assert resent.sent == (DUPLICATE, NOBODY_THERE)
+        assert first.sent == (ACCEPTED, NO_SUCH_SESSION)
+        assert resent.sent == (DUPLICATE, NO_SUCH_SESSION)
         assert await bench.store.append(plan) == repeated(first)
         assert await keys_in(bench, "new") == ["key-x"]
 

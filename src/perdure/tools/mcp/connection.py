@@ -155,7 +155,7 @@ class McpConnection:
                 raise
             except BaseException as problem:  # noqa: BLE001 - also exception groups, and cancellation from inside
                 if not me.cancelling() and not isinstance(problem, asyncio.CancelledError):
-                    log.warning("MCP server not connected server=%s error=%s", self.name, self._told(problem))
+                    log.warning("MCP server not connected server=%s error=%s", self.name, self._error_text(problem))
             finally:
                 self._client = None
                 self._lost.set()
@@ -242,7 +242,7 @@ class McpConnection:
         except (TimeoutError, MCPError, ValueError) as problem:
             if _lost(problem) is not None:
                 raise
-            log.warning("MCP tool list not refreshed server=%s error=%s", self.name, self._told(problem))
+            log.warning("MCP tool list not refreshed server=%s error=%s", self.name, self._error_text(problem))
             self._listed_at = asyncio.get_running_loop().time()
 
     async def _tools(self, client: Client) -> list[types.Tool]:
@@ -256,7 +256,7 @@ class McpConnection:
                 break
         return found[:MAX_TOOLS]
 
-    def _told(self, problem: BaseException) -> str:
+    def _error_text(self, problem: BaseException) -> str:
         """Return a short error text without secrets. Of a group, the first error."""
         while isinstance(problem, BaseExceptionGroup):
             problem = cast("BaseExceptionGroup[BaseException]", problem).exceptions[0]
