@@ -133,7 +133,7 @@ MUTANTS = [
     Mutant(
         "processes: the limit of children is ignored",
         "runtime/processes/limits.py",
-        'if len(body.names("start")) >= limits.children:',
+        "if len(started) >= limits.children:",
         "if False:",
         "tests/scenarios/test_process_circles.py -k 'children_over_the_limit and memory'",
     ),
@@ -189,8 +189,8 @@ MUTANTS = [
     Mutant(
         "an abandoned process keeps its sub-agent running",
         "runtime/processes/process_host.py",
-        "outbox=(*end_notification(self._shared, self._tenant, self.record, event), *gone))",
-        "outbox=end_notification(self._shared, self._tenant, self.record, event))",
+        "outbox=(*charged, *told, *let_go(self.stream, self._facts, now)))",
+        "outbox=(*charged, *told))",
         "tests/scenarios/test_process_ends.py -k 'lets_go and memory'",
     ),
     Mutant(
