@@ -11,10 +11,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
 
 ENCODING = "perdure_mcp_lines"
 MAX_LINE_BYTES = 32 * 1024 * 1024
