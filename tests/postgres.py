@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
@@ -117,7 +118,8 @@ $$;
 
 def faked(server: Server) -> None:
     """Install a clock that tests can set: it shadows the server's own where `faked` is searched first."""
-    asyncio.run(server.execute(_FAKED))
+    with ThreadPoolExecutor(1) as aside:  # an async test that requests the server has a running loop
+        aside.submit(asyncio.run, server.execute(_FAKED)).result()
 
 
 class ServerClock:

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from perdure import Code, Error, RuntimeOptions, ToolContext, tool
+from perdure import Code, Error, Runtime, RuntimeOptions, ToolContext, tool
 from perdure.codec import Json
 from perdure.commit.changes import Audit
 from perdure.events import RecordEvent
@@ -477,3 +477,16 @@ async def test_results_are_refused_together_after_a_concurrent_result(
     assert posted == {first: Accepted(), second: AlreadyResolved(Ok(value="theirs")), third: Accepted()}
     await status(session, "idle")
     assert outputs(await session.messages()) == ["a", "theirs", "c"]
+
+
+async def test_s2_results_reach_a_session_of_the_named_tenant(app: App) -> None:
+    session = await begun(app, ScriptedModel(call("where_am_i"), say("There.")), WHERE)
+    item = await waiting_call(session)
+    async with Runtime(app.new_store(), worker=False, tenant="other") as host:
+        with pytest.raises(Error) as caught:
+            await host.get_session("s").post_result(item.id, {"lat": 1})
+        assert caught.value.code is Code.TOOL_CALL_UNKNOWN
+        named = host.get_session("s", tenant="default")
+        assert await named.post_result(item.id, {"lat": 1}, by="host") == Accepted()
+    await status(session, "idle")
+    assert outputs(await session.messages()) == [{"lat": 1}]

@@ -147,6 +147,7 @@ class Aim:
             "send": "obey",
             "cron": "0 0 1 1 *",
             "infos": (),
+            "values": ["spy"],
             "run": None,  # only the door makes one
             "definition": "python:waits",
             "queue": "default",

@@ -222,8 +222,8 @@ class RuntimeCore:
         does not exist. `tenant` is this runtime's, unless given.
         """
         self.check_usable()
-        of = OpensAt(tenant=Tenant(tenant)) if tenant is not None else OpensAt()
-        return Session(self, SessionId(check_id(id, what="the session id")), None, of)
+        core = self if tenant is None else self.of(Tenant(check_id(tenant, what="the tenant")))  # threat: S2, T-TEN-01
+        return Session(core, SessionId(check_id(id, what="the session id")), None)
 
     async def session_streams(
         self, *, limit: int = 50, before: tuple[int, StreamId] | None = None, tag: str | None = None

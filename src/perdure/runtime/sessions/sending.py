@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from perdure.codec import Json, encode, to_json
 from perdure.errors import Code, Error
-from perdure.ids import InputId, Tenant, TurnId, check_id
+from perdure.ids import InputId, TurnId, check_id
 from perdure.inbox.admit import Admission, Admitted, Conflict, Delivery, Duplicate, delivery
 from perdure.inbox.items import Input
 from perdure.observe.why import dead_lettered_turn
@@ -39,7 +39,6 @@ class OpensAt:
 
     queue: str | None = None
     priority: int | None = None
-    tenant: Tenant | None = None
     none_yet: bool = False
 
 

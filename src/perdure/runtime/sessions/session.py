@@ -53,7 +53,7 @@ class Session:
     def __init__(self, runtime: RuntimeCore, id: SessionId, agent: str | None, opens_at: OpensAt | None = None) -> None:
         opens_at = opens_at or OpensAt()
         self.id = id
-        self._ref = SessionRef(runtime, opens_at.tenant or runtime.tenant, id)
+        self._ref = SessionRef(runtime, runtime.tenant, id)
         self._may_be_new = agent is not None
         self._sending = Sending(self, self._ref, agent, opens_at)
 
