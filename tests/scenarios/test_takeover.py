@@ -23,6 +23,7 @@ from perdure.models.scripted import ScriptedModel, say
 from perdure.runtime.internals import core_of
 from perdure.runtime.worker import worker as worker_module
 from perdure.runtime.worker.stream_pool import MAX_BEGINNING
+from perdure.runtime.worker.worker import Worker
 from perdure.store.protocol import Store
 from perdure.store.shapes import Claim, Loaded, ReadyStream, Serves
 from perdure.testing.laws import Bench
@@ -70,6 +71,12 @@ class Counting:
         return found
 
 
+def worker_of(rt: Runtime) -> Worker:
+    worker = core_of(rt).worker
+    assert worker is not None
+    return worker
+
+
 async def reached(look: Callable[[], bool]) -> None:
     async with asyncio.timeout(50):
         while not look():  # noqa: ASYNC110 - the workers do it
@@ -111,6 +118,31 @@ async def test_sessions_of_a_silent_worker_are_taken_over_once(bench: Bench) -> 
         assert sorted(taken) == sorted(SESSIONS), "each was taken once"
         attempts = sum(one.asked["claim"] for one in alive)
         assert attempts <= 3 * len(SESSIONS), "late workers tried again and again"
+
+
+async def test_notifications_do_not_keep_a_session_from_takeover(bench: Bench) -> None:
+    store, stream = bench.store, SESSIONS[0]
+    await store.register(LOST, pid=1, version="1", now=0)
+    await store.admit(said(stream, "hello", agent="a"))
+    assert isinstance(await store.claim(stream, LOST), Claim)
+    bench.clock.advance(LEASE_MS - 1)
+    agent = Agent("a", model=ScriptedModel(say("done")))
+    async with Runtime(await bench.reopen(), agents=[agent], options=RuntimeOptions(clock=bench.clock)) as rt:
+        pool = worker_of(rt).stream_pool
+
+        async def ended() -> bool:
+            pool.notify(stream)
+            log = await store.read(stream)
+            return bool(log) and log[-1].kind == "turn_ended"
+
+        for _ in range(20):  # the owner is alive: notifications leave it the session
+            assert not await ended()
+        bench.clock.advance(1)
+        async with asyncio.timeout(30):
+            while not await ended():
+                for _ in range(3):
+                    pool.notify(stream)
+                    await asyncio.sleep(0)
 
 
 class Reluctant(Counting):

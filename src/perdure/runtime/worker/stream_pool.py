@@ -121,6 +121,7 @@ class StreamPool:
         self._refold: set[StreamId] = set()
         self._slots: dict[StreamId, str] = {}  # by stream, its queue
         self._found: set[StreamId] = set()
+        self._orphaned: set[StreamId] = set()  # streams of dead owners: only the order of work starts them
         self._backoff_s: dict[StreamId, float] = {}
         self._resting: dict[StreamId, str] = {}  # by stream, the queue whose slot it needs, or ""
         self._deferred: dict[StreamId, None] = {}  # those that rest for lack of background capacity, oldest first
@@ -170,6 +171,7 @@ class StreamPool:
     def found(self, ready: ReadyStream, *, slot_of: str = "") -> None:
         """Serve a stream whose turn it is in the order of work. `slot_of` is the queue of which it holds a slot."""
         stream, served = ready.stream, ready.stream in self._tasks
+        self._orphaned.discard(stream)
         if slot_of:
             self._slots[stream] = slot_of
         self.notify(stream, ready.claim, in_order=True)
@@ -199,7 +201,7 @@ class StreamPool:
         if stream in self._tasks:
             self._again.add(stream)
             return
-        if not in_order and not self.idle:
+        if not in_order and (not self.idle or (claim is None and stream in self._orphaned)):
             self._on_room()  # the store decides which stream comes next
             return
         if turn is not None:
@@ -363,13 +365,16 @@ class StreamPool:
         """Return True if this stream must not be claimed out of order.
 
         Either its turn is parked, and the inbox has no news for it; a queued or steering input is no news. Or its owner
-        is gone: the stream may be quarantined, and the store decides when it comes next.
+        is gone: the stream may be quarantined, and the store decides when it comes next. Until then notifications start
+        no further task for the stream, because the poll for work leaves out streams that have one.
         """
         info = await self._shared.store.stream(stream)
         if info is None:
             return False
         if info.owner not in (None, self._shared.worker) and not info.owner_alive:
-            self._on_room()
+            if len(self._orphaned) >= MAX_IDLE:
+                self._orphaned.clear()
+            self._orphaned.add(stream)
             return True
         return info.parked and not any(is_news(row.item) for row in await self._shared.store.inbox(stream))
 
@@ -385,7 +390,7 @@ class StreamPool:
             self._refold.discard(stream)
             self._again.discard(stream)
             self.notify(stream, in_order=in_order)
-        elif left or self._shared.crowd.waiting:
+        elif left or self._shared.crowd.waiting or stream in self._orphaned:
             self._on_room()
         idle = [name for name in self.hosts if name not in self._tasks]
         for name in idle[: max(0, len(idle) - MAX_IDLE)]:  # oldest first; the worker still owns the stream
