@@ -57,8 +57,11 @@ PATTERNS = {
     "any length": ".{0,1000}x",
     "everything": "^",
 }
+FROM_A_MODEL = {name: schema for name, (schema, _) in REFUSED.items() if name != "no utf-8"}
+"""JSON text of a model has no lone surrogates: such arguments are refused before a tool reads them."""
+
 SCHEMAS: dict[str, Json] = {
-    **{name: schema for name, (schema, _) in REFUSED.items()},
+    **FROM_A_MODEL,
     "deep": deep(80),  # deeper arguments are not accepted at all
     "depth of the limit": deep(60),
     "doubling within the limit": doubling(7),
@@ -163,5 +166,5 @@ async def test_t_tool_03_schemas_hold_neither_the_loop_nor_a_lease(folder: Path)
         steps.insert(at, call("list_directory", path="/"))
     told = [one for one in await try_beside_a_charge(folder, steps) if "entries" not in one]
     refused = [name for name, answer in zip(SCHEMAS, told, strict=True) if "invalid result_schema" in answer]
-    assert set(REFUSED) <= set(refused)
+    assert set(FROM_A_MODEL) <= set(refused)
     assert "CPU time" in told[list(SCHEMAS).index("unbounded")]

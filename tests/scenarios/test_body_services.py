@@ -27,6 +27,7 @@ from perdure import (
     ToolContext,
     ToolError,
     ToolHints,
+    UsageLimits,
     WorkerOptions,
     process,
     tool,
@@ -342,9 +343,15 @@ def thinker(*steps: Step) -> ScriptedModel:
 
 @asynccontextmanager
 async def thinking(
-    new_store: NewStore, step: Step, *tools: ToolSource, options: RuntimeOptions | None = None, **limits: int
+    new_store: NewStore,
+    step: Step,
+    *tools: ToolSource,
+    options: RuntimeOptions | None = None,
+    limits: UsageLimits | None = None,
 ) -> AsyncGenerator[tuple[Runtime, Session]]:
-    agent = Agent("a", model=thinker(step), tools=[*tools, probe, SpawnBackgroundTool()], **limits)  # pyright: ignore[reportArgumentType] - limits of tokens
+    agent = Agent(
+        "a", model=thinker(step), tools=[*tools, probe, SpawnBackgroundTool()], limits=limits or UsageLimits()
+    )
     async with Runtime(new_store(), agents=[agent], processes=[waits, asks_later], options=options) as rt:
         session = await rt.session("s", agent="a")
         await session.ask("go", timeout=30)
@@ -397,7 +404,7 @@ async def test_d4_session_limits_bind_a_background_run(new_store: NewStore) -> N
 
     asks = Greedy()
     spawn = call("spawn_background", tool="asks", args={})
-    async with thinking(new_store, spawn, asks, max_session_tokens=300) as (rt, session):
+    async with thinking(new_store, spawn, asks, limits=UsageLimits(session_tokens=300)) as (rt, session):
         await until(lambda: rested(rt), seconds=30)
         [task] = await rt.tasks.list(SessionId("s"))
         assert task.error is not None

@@ -155,14 +155,14 @@ LIVES: list[int] = []
 
 
 async def race(rt: Runtime) -> None:
-    """As if two wrote at once: an input is taken back at write 7, except when a process is to die at write 7."""
+    """As if two wrote at once: an input is taken back at write 8, except when a process is to die at write 8."""
     LIVES.append(len(LIVES))
     aimed_at = (LIVES[-1] + 3) // 4  # a crash before and one after each write, of two lives each
     session = await rt.session("customer", agent="shop")
     await session.ask("One", key="1")
     await session.pause()
     second = await session.send("Two", key="2")
-    if aimed_at == 7:
+    if aimed_at == 8:
         await session.cancel_input(second)
     third = await session.send("Three", key="3")
     await session.cancel_input(second)
@@ -174,7 +174,7 @@ def test_boundary_moved_by_a_race_is_found_by_name() -> None:
     LIVES.clear()
     crashes = every_boundary(greeting, race)
     taken_back = [crash.boundary for crash in crashes if crash.boundary.what == "intervene input_cancelled"]
-    assert [(one.n, one.side) for one in taken_back] == [(7, "before"), (7, "after")]
+    assert [(one.n, one.side) for one in taken_back] == [(8, "before"), (8, "after")]
 
 
 @pytest.mark.parametrize("fact", ["turn_ended", "before ", "during turn_ended", ""])

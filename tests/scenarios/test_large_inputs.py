@@ -27,7 +27,7 @@ LINE = "a line of forty characters, as in a book\n"
 TEXT = LINE * (LARGE // len(LINE))
 ENCODED = b64encode(TEXT.encode()).decode()
 LONG = "x" * (LARGE - 1000)
-WIDE: Json = [{"a": n, "b": [n]} for n in range(100_000)]
+WIDE: Json = [{"a": n, "b": [n]} for n in range(30_000)]
 
 pytestmark = pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])
 

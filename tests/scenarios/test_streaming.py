@@ -18,6 +18,7 @@ from perdure.observe.events import TextReset
 from perdure.runtime.calls.orphaned_calls import StoredPartialStreams, written
 from perdure.runtime.clock import SystemClock
 from perdure.runtime.internals import core_of, ref_of
+from perdure.runtime.redacted_store import RedactedChannel
 from perdure.security import AesGcmCodec
 from perdure.services.replies import PartialStreamState
 from perdure.store.live import Piece
@@ -317,7 +318,7 @@ async def test_a_side_channel_that_fails_changes_nothing(app: App, monkeypatch: 
     async def was_tried() -> bool:
         return bool(tried)
 
-    monkeypatch.setattr(core_of(rt).store.live, "put", put)
+    monkeypatch.setattr(RedactedChannel, "put", put)
     sent = await (await rt.session("s", agent="a")).send("go")
     model.go_on(3)
     await until(was_tried)
