@@ -126,7 +126,9 @@ class EncodedBench:
         self.store = encoded(self.bare.store, self._codec)
 
     async def reopen(self) -> Store:
-        return encoded(await self.bare.reopen(), self._codec)
+        store = encoded(await self.bare.reopen(), self._codec)
+        await store.open()
+        return store
 
     def kill(self, worker: WorkerId) -> None:
         self.bare.kill(worker)

@@ -21,6 +21,7 @@ from perdure.runtime.worker.heartbeat import Heartbeat
 from perdure.runtime.worker.lounge import Lounge
 from perdure.runtime.worker.permits import Permits
 from perdure.runtime.worker.worker import Worker
+from perdure.store.digest_chain import DigestChain
 from perdure.tools.execute import ToolThreads
 
 if TYPE_CHECKING:
@@ -87,6 +88,8 @@ class Lifetime:
         rt = self._rt
         if self._state != "new":
             raise Error(Code.RUNTIME_CLOSED, "a runtime can be opened only once", hint="create a new Runtime")
+        if rt.payload_codec is None:
+            rt.store.use_chain(DigestChain())  # a store object that a runtime with a codec used before
         await rt.store.open()
         self._pid = os.getpid()
         self._state = "open"

@@ -37,6 +37,7 @@ from perdure.ids import (
 from perdure.inbox.admit import Admission, Delivery
 from perdure.inbox.items import Wake
 from perdure.offload import offload
+from perdure.store.digest_chain import DigestChain
 from perdure.store.live import Piece, SideChannel
 from perdure.store.protocol import Store
 from perdure.store.shapes import START, AlreadyResolved, Annotated, InboxRow, Intervened, Loaded, Resolved, StreamInfo
@@ -134,6 +135,19 @@ class EncodedStore:
     def _shown(self, text: str, *where: str) -> str:
         encrypted = _unwrapped(text)
         return "" if encrypted is None else self._open(encrypted, *where).decode()
+
+    async def open(self) -> None:
+        """Open the store. From now on the ends of its logs are sealed."""
+        await self._store.open()
+        self._store.use_chain(DigestChain(self))  # threat: S9, T-SEC-04
+
+    def seal(self, digest: bytes, *where: str) -> bytes:
+        """Seal the digest of a log."""
+        return self._encrypt(digest, *where)
+
+    def unseal(self, sealed: bytes, *where: str) -> bytes:
+        """Return the digest of a log."""
+        return self._open(sealed, *where)
 
     # --- bytes
 
@@ -280,7 +294,7 @@ class EncodedStore:
     def _snapshot(self, stream: StreamId, snapshot: Snapshot | None) -> Snapshot | None:
         if snapshot is None:
             return None
-        encrypted = self._encrypt(snapshot.data, "snapshot", stream, snapshot.code)
+        encrypted = self._encrypt(snapshot.data, *_place_of(snapshot, stream))
         return Snapshot(snapshot.seq, snapshot.code, encrypted)
 
     def _receipt(self, receipt: Receipt) -> Receipt:
@@ -434,7 +448,7 @@ class EncodedStore:
         loaded = await self._store.load(stream, code=code)
         snapshot = loaded.snapshot
         if snapshot is not None:
-            snapshot = replace(snapshot, data=self._open(snapshot.data, "snapshot", stream, snapshot.code))
+            snapshot = replace(snapshot, data=self._open(snapshot.data, *_place_of(snapshot, stream)))
         rows = tuple(self._row(row) for row in loaded.rows)
         return Loaded(snapshot, rows, tuple(self._item(row) for row in loaded.inbox))
 
@@ -521,6 +535,10 @@ class EncodedStore:
             raise Error(Code.BLOB_UNKNOWN, problem.message, blob=hash) from None
         data = await offload(len(found.data), self._open, found.data, "blob", hash)
         return Blob(hash, found.media_type, data)
+
+
+def _place_of(snapshot: Snapshot, stream: StreamId) -> tuple[str, ...]:
+    return "snapshot", stream, snapshot.code, str(snapshot.seq)
 
 
 def _size(blobs: Iterable[Blob]) -> int:

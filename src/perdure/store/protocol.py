@@ -9,6 +9,7 @@ from perdure.commit.changes import Amendment, Audit, Intervention, Label, NewStr
 from perdure.commit.plan import Blob, Entry, Plan, Receipt
 from perdure.ids import BlobHash, PromiseId, Seq, StreamId, Tenant, WorkerId
 from perdure.inbox.admit import Admission, Delivery, Waiting
+from perdure.store.digest_chain import DigestChain
 from perdure.store.live import SideChannel
 from perdure.store.permits import Permit, PermitRequest
 from perdure.store.shapes import (
@@ -45,6 +46,10 @@ class Store(Protocol):
 
     async def open(self) -> None:
         """Connect, refuse a foreign or newer store, and migrate the store forward."""
+        ...
+
+    def use_chain(self, chain: DigestChain) -> None:
+        """Compute and check the digests of logs with this chain, from the next write on."""
         ...
 
     async def close(self) -> None:
@@ -255,7 +260,20 @@ class Store(Protocol):
         ...
 
     async def load(self, stream: StreamId, *, code: str) -> Loaded:
-        """Return the data that a new owner folds. Snapshots of another code version are ignored."""
+        """Return the data that a new owner folds. Snapshots of another code version are ignored.
+
+        Raises:
+            Error: `codec_failed` (with a codec) or `store_corrupt` if one of the rows, or the end of the log, does not
+                fit the digest chain.
+        """
+        ...
+
+    async def check_log(self, stream: StreamId) -> None:
+        """Check every record of a stream against the digest chain.
+
+        Raises:
+            Error: as `load`, for the first record that does not fit.
+        """
         ...
 
     async def inbox(self, stream: StreamId) -> tuple[InboxRow, ...]:

@@ -16,10 +16,12 @@ from pathlib import Path
 import pytest
 
 from perdure import Runtime
-from perdure.ids import DEFAULT_TENANT, SessionId, Tenant, WorkerId, process_stream, stream_names
+from perdure.commit.plan import Entry
+from perdure.ids import DEFAULT_TENANT, Seq, SessionId, StreamId, Tenant, WorkerId, process_stream, stream_names
 from perdure.processes.registration import owner_of, starting
 from perdure.processes.visibility import LIVE, seen_from
 from perdure.runtime.clock import SystemClock
+from perdure.store.digest_chain import DigestChain
 from perdure.store.postgres import PostgresStore
 from perdure.store.postgres.driver import Cells, PgConnection, dial
 from perdure.store.postgres.schema import queries
@@ -52,17 +54,27 @@ BUSY = 10
 LISTS = {"all": "process", "live": f"{LIVE}process", "of a session": seen_from(SESSION)}
 
 
+def stream_of(i: int) -> StreamId:
+    return process_stream(Tenant("default"), f"p{i}")
+
+
+def digest_of(i: int) -> bytes:
+    (digest,), _ = DigestChain().extend(stream_of(i), b"", Seq(0), [Entry("process_registered", OPENING, 1)])
+    return digest
+
+
 def filled(path: Path, total: int) -> None:
     with closing(sqlite3.connect(path)) as file:
         ids = range(1, total + 1)
         file.executemany(
             "INSERT INTO streams (id, stream, tenant, kind, name, agent, format, last_seq, fence, n, active, parked,"
-            " created_at, updated_at) VALUES (?, ?, 'default', 'process', ?, ?, 1, 1, 1, 2, 0, 1, ?, ?)",
-            [(i, process_stream(Tenant("default"), f"p{i}"), f"p{i}", AGENT, i, i) for i in ids],
+            " created_at, updated_at, head) VALUES (?, ?, 'default', 'process', ?, ?, 1, 1, 1, 2, 0, 1, ?, ?, ?)",
+            [(i, stream_of(i), f"p{i}", AGENT, i, i, digest_of(i)) for i in ids],
         )
         file.executemany(
-            "INSERT INTO log (stream, seq, at, kind, version, data) VALUES (?, 1, 1, 'process_registered', 1, ?)",
-            [(i, OPENING) for i in ids],
+            "INSERT INTO log (stream, seq, at, kind, version, data, digest)"
+            " VALUES (?, 1, 1, 'process_registered', 1, ?, ?)",
+            [(i, OPENING, digest_of(i)) for i in ids],
         )
         file.executemany(
             "INSERT INTO tags (tenant, tag, stream) VALUES ('default', ?, ?)", [(tag, i) for i in ids for tag in TAGS]
@@ -161,8 +173,8 @@ INSERT INTO {0}.streams (stream, tenant, kind, name, agent, format, last_seq, fe
     created_at, updated_at)
 SELECT 'default:process:p' || i, 'default', 'process', 'p' || i, '{2}', 1, 1, 1, 2, NULL, false, true, i, i
 FROM generate_series(1, {1}) AS i;
-INSERT INTO {0}.log (stream, seq, at, kind, version, data)
-SELECT id, 1, 1, 'process_registered', 1, '\\x{3}'::bytea FROM {0}.streams;
+INSERT INTO {0}.log (stream, seq, at, kind, version, data, digest)
+SELECT id, 1, 1, 'process_registered', 1, '\\x{3}'::bytea, '' FROM {0}.streams;
 INSERT INTO {0}.tags (tenant, tag, stream) SELECT 'default', t, id FROM {0}.streams, unnest(ARRAY[{4}]) AS t;
 INSERT INTO {0}.timers (stream, name, due_at) SELECT id, 'nap', 1000000000000000 + id FROM {0}.streams;
 INSERT INTO {0}.waits (promise, stream) SELECT 'p' || id, id FROM {0}.streams;

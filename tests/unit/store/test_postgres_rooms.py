@@ -12,6 +12,7 @@ from perdure.errors import Code, Error
 from perdure.inbox.admit import Room
 from perdure.store.postgres import PostgresStore
 from perdure.store.postgres.connections import connect, leave
+from perdure.store.postgres.heads import Heads
 from perdure.store.postgres.schema import queries
 from perdure.store.postgres.tx import PgTransaction
 from perdure.store.shapes import Counters
@@ -36,7 +37,7 @@ async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
 async def test_s16_a_sender_counts_one_that_commits_meanwhile(store: PostgresStore, *, with_bytes: bool) -> None:
     await store.admit(said(STREAM, "first"))
     connection = await connect(store.address)
-    other = PgTransaction(connection, queries(store.address.schema), Counters())
+    other = PgTransaction(connection, queries(store.address.schema), Counters(), Heads())
     try:
         async with other.transaction():
             stream, _ = await other.one("stream_target", STREAM)

@@ -215,10 +215,14 @@ async def test_the_next_timer_and_a_claim_are_found_by_index(
     for query, values in (
         ("timer_next", "()"),
         ("claim_free", "('default:session:p9', 'ann', 1)"),
-        ("append_on", "('default:session:p9', 1, 3, 'ann', 3, 1, 1, 1, 1, 'k', 'x', 1, 'k', 'x')"),
+        ("append_on", "('default:session:p9', 1, 3, 'ann', 3, 1, 1, 1, 1, 'k', 'x', 1, 'k', 'x', 'h', 'd', 'd')"),
         (
             "append_lone",
-            "('default:session:p9', 1, 3, 0, 'ann', false, true, false, 1, 1, 3" + ", NULL" * 16 + ")",
+            "('default:session:p9', 1, 3, 0, 'ann', false, true, false, 1, 1, 3"
+            + ", NULL" * 16
+            + ", 3"
+            + ", NULL" * 5
+            + ")",
         ),
     ):
         await admin.execute("SET plan_cache_mode = force_generic_plan")

@@ -706,12 +706,12 @@ async def test_a_damaged_log_is_diagnosed(store: PostgresStore, postgres: Server
     schema = store.address.schema
     await postgres.execute(f"DELETE FROM {schema}.log WHERE seq = 3")
     failed = {line.what for line in await store.check() if line.status == "fail"}
-    assert failed == {"integrity"}
+    assert failed == {"integrity", "records"}
     await postgres.execute(
-        f"INSERT INTO {schema}.log SELECT 999, seq, at, fence, n, version, kind, key, data FROM {schema}.log"
+        f"INSERT INTO {schema}.log SELECT 999, seq, at, fence, n, version, kind, key, data, digest FROM {schema}.log"
     )
     failed = {line.what for line in await store.check() if line.status == "fail"}
-    assert failed == {"integrity", "references"}
+    assert failed == {"integrity", "records", "references"}
 
 
 # --- a server that was away

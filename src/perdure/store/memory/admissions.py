@@ -18,7 +18,7 @@ from perdure.inbox.admit import (
     opens,
 )
 from perdure.store.memory.claims import take
-from perdure.store.memory.state import UNFENCED, Stream, Tables
+from perdure.store.memory.state import Stream, Tables
 from perdure.vocab.records import FORMAT
 
 
@@ -69,7 +69,7 @@ def send(on: Tables, new: Delivery) -> OutboxResult:
 
 def _open(on: Tables, new: Delivery) -> Stream:
     now = on.clock.wall_ms()
-    stream = Stream(new.stream, new.agent or "", now, now, fence=on.tombstones.get(new.stream, UNFENCED))
+    stream = on.begin(new.stream, new.agent or "", now)
     stream.queue, stream.priority, stream.number = new.queue, new.priority, next(on.numbers)
     stream.write(first_entry(new))
     stream.tag(*new.tags)

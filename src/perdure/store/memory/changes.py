@@ -25,7 +25,7 @@ from perdure.inbox.admit import Admitted, Delivery, delivery
 from perdure.inbox.items import Wake
 from perdure.store.memory.admissions import send, take_in
 from perdure.store.memory.promises import notify_streams
-from perdure.store.memory.state import UNFENCED, Stream, Tables
+from perdure.store.memory.state import Stream, Tables
 from perdure.store.shapes import Annotated, Intervened
 
 
@@ -123,7 +123,7 @@ def create(on: Tables, new: NewStream) -> None:
     if new.stream in on.streams:
         raise stream_exists(new.stream)
     now = on.clock.wall_ms()
-    stream = Stream(new.stream, new.agent, now, now, fence=on.tombstones.get(new.stream, UNFENCED))
+    stream = on.begin(new.stream, new.agent, now)
     keys: dict[str, str] = {}
     for entry in new.entries:
         if entry.key is not None and entry.key in keys:

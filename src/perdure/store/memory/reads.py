@@ -5,6 +5,7 @@ from __future__ import annotations
 from perdure.commit.plan import Blob
 from perdure.errors import Code, Error
 from perdure.ids import BlobHash, Seq, StreamId, Tenant
+from perdure.store.digest_chain import diagnosis_of
 from perdure.store.memory.state import Stream, Tables
 from perdure.store.shapes import Diagnosis, Loaded, StreamInfo, unfinished
 
@@ -15,8 +16,15 @@ def load(on: Tables, stream: StreamId, code: str) -> Loaded:
     if found is None:
         return Loaded(None, (), ())
     snapshot = found.snapshot if found.snapshot and found.snapshot.code == code else None
+    check_log(found, Seq(snapshot.seq) if snapshot else Seq(1))
     tail = found.rows(snapshot.seq if snapshot else Seq(0))
     return Loaded(snapshot, tuple(tail), tuple(found.inbox.values()))
+
+
+def check_log(stream: Stream, first: Seq = Seq(1)) -> None:
+    """Raise if a record of a stream, from seq `first` on, does not fit the digest chain."""
+    rows = (stored.chained for stored in stream.log[first - 1 :] if not stored.pruned)
+    stream.chain.check(stream.id, rows, head=stream.head, last_seq=stream.last_seq, first=first)
 
 
 def listed(on: Tables, tenant: Tenant, kind: str, tag: str | None) -> list[Stream]:
@@ -75,6 +83,12 @@ def blob(on: Tables, hash: BlobHash, stream: StreamId | None) -> Blob:
 
 
 def check(on: Tables) -> tuple[Diagnosis, ...]:
-    """Check for unfinished streams without a live worker, the only possible problem in memory."""
+    """Check the logs, and for unfinished streams without a live worker."""
+    problems = list[Error]()
+    for stream in on.streams.values():
+        try:
+            check_log(stream)
+        except Error as problem:
+            problems.append(problem)
     stuck = [s.id for s in on.streams.values() if s.active and (s.owner is None or on.gone(s.owner))]
-    return (unfinished(len(stuck)),)
+    return diagnosis_of(problems), unfinished(len(stuck))

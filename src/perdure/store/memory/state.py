@@ -13,6 +13,7 @@ from perdure.commit.changes import Pause
 from perdure.commit.plan import Blob, Entry, OutboxResult, Prune, Snapshot, StreamState, ends
 from perdure.ids import BlobHash, Fence, InputId, PromiseId, Seq, StreamId, TurnId, WorkerId, stream_names
 from perdure.inbox.admit import Delivery, Waiting, is_news, stream_unknown
+from perdure.store.digest_chain import ChainedRow, DigestChain
 from perdure.store.permits import Permit
 from perdure.store.shapes import Counters, InboxRow
 from perdure.vocab.log_keys import PROCESS_END
@@ -29,7 +30,15 @@ class Stored:
     row: Row
     fence: Fence
     n: int
+    digest: bytes
+    original: bytes | None = None
     pruned: bool = False
+
+    @property
+    def chained(self) -> ChainedRow:
+        """The columns that the digest covers."""
+        row = self.row
+        return ChainedRow(row.seq, row.at, row.kind, row.data, row.key, row.version, self.digest, self.original)
 
 
 @dataclass(slots=True)
@@ -40,6 +49,8 @@ class Stream:
     agent: str
     created_at: int
     updated_at: int
+    chain: DigestChain
+    head: bytes
     served_at: int = 0
     fence: Fence = UNFENCED
     n: int = 0
@@ -112,7 +123,8 @@ class Stream:
             key=entry.key,
             version=entry.version,
         )
-        self.log.append(Stored(row, fence, n))
+        (digest,), self.head = self.chain.extend(self.id, self.head, self.last_seq, (entry,))
+        self.log.append(Stored(row, fence, n, digest))
         if entry.key is not None:
             self.keys[entry.key] = row
         if ends((entry,)):
@@ -139,6 +151,7 @@ class Stream:
     def rewrite(self, seq: Seq, data: bytes) -> None:
         """Replace the payload of a record."""
         stored = self.log[seq - 1]
+        stored.original = self.chain.redacted(stored.chained, self.id, data)
         stored.row = replace(stored.row, data=data)
         if stored.row.key is not None:
             self.keys[stored.row.key] = stored.row
@@ -202,6 +215,7 @@ class Tables:
         self.clock = clock
         self.lease_ms = lease_ms
         self.counters = Counters()
+        self.chain = DigestChain()
         self.streams: dict[StreamId, Stream] = {}
         self.tombstones: dict[StreamId, Fence] = {}
         self.workers: dict[WorkerId, MemoryWorker] = {}
@@ -226,6 +240,11 @@ class Tables:
         if found is None:
             raise stream_unknown(stream)
         return found
+
+    def begin(self, stream: StreamId, agent: str, now: int) -> Stream:
+        """Return a new stream without records. Its fence continues that of a deleted one."""
+        fence = self.tombstones.get(stream, UNFENCED)
+        return Stream(stream, agent, now, now, self.chain, self.chain.empty(stream), fence=fence)
 
     # --- leases
 

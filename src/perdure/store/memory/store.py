@@ -11,6 +11,7 @@ from perdure.commit.plan import Blob, Entry, Plan, Receipt
 from perdure.errors import Error
 from perdure.ids import BlobHash, PromiseId, Seq, StreamId, Tenant, WorkerId
 from perdure.inbox.admit import Admission, Delivery, Waiting
+from perdure.store.digest_chain import DigestChain
 from perdure.store.memory import admissions, appends, changes, claims, leases, promises, reads
 from perdure.store.memory.live import MemoryChannel
 from perdure.store.memory.state import MemoryWorker, Tables
@@ -50,6 +51,10 @@ class MemoryStore:
 
     async def open(self) -> None:
         """Do nothing: no connection is needed."""
+
+    def use_chain(self, chain: DigestChain) -> None:
+        """Compute and check the digests of logs with this chain."""
+        self._on.chain = chain
 
     async def close(self) -> None:
         """Do nothing: the data lives as long as the object."""
@@ -276,6 +281,11 @@ class MemoryStore:
     async def next_due(self) -> int | None:
         """Return the earliest due time of all timers, or None."""
         return min((due for s in self._on.streams.values() for due in s.timers.values()), default=None)
+
+    async def check_log(self, stream: StreamId) -> None:
+        """Raise if a record of a stream does not fit the digest chain."""
+        if (found := self._on.streams.get(stream)) is not None:
+            reads.check_log(found)
 
     async def load(self, stream: StreamId, *, code: str) -> Loaded:
         """Return the data that a new owner folds. Snapshots of another code version are ignored."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from perdure.commit.changes import Label
 from perdure.commit.plan import OutboxResult, first_entry, sent_as
 from perdure.errors import Error
-from perdure.ids import StreamId, WorkerId, stream_names
+from perdure.ids import Seq, StreamId, WorkerId, stream_names
 from perdure.inbox.admit import (
     Admission,
     Admitted,
@@ -23,7 +23,8 @@ from perdure.inbox.admit import (
     is_news,
     opens,
 )
-from perdure.store.postgres.columns import flags, numbers, pieces, texts
+from perdure.store.digest_chain import DigestChain
+from perdure.store.postgres.columns import flags, hexes, numbers, pieces, texts
 from perdure.store.postgres.driver import Cells, ForeignKeyViolationError
 from perdure.store.postgres.streams import begin_stream, put, refer, relabel
 from perdure.store.postgres.tx import PgTransaction
@@ -90,8 +91,25 @@ def _is_simple(new: Delivery) -> bool:
 
 async def _admit_many(on: PgTransaction, places: Sequence[int], asked: Sequence[AdmitQuery], now: int) -> list[Cells]:
     opening = {a.delivery.stream: a for a in reversed(asked) if a.delivery.agent is not None}
-    values = (*_deliveries(places, asked), *_openings(list(opening.values()), now), *_rooms(asked))
-    return await on.all("admit", *values)
+    first = {stream: _begun(on.heads.chain, a.delivery) for stream, a in opening.items()}
+    ends = (hexes([head for _, head in first.values()]), hexes([digest for digest, _ in first.values()]))
+    values = (*_deliveries(places, asked), *_openings(list(opening.values()), now), *_rooms(asked), *ends)
+    rows = await on.all("admit", *values)
+    for a, opened in zip(asked, _are_opened(places, rows), strict=True):
+        if opened:
+            on.heads.note(a.delivery.stream, Seq(1), first[a.delivery.stream][1])
+    return rows
+
+
+def _begun(chain: DigestChain, new: Delivery) -> tuple[bytes, bytes]:
+    """Return the digest of the first record of a stream, and the head after it."""
+    (digest,), head = chain.extend(new.stream, chain.empty(new.stream), Seq(0), (first_entry(new),))
+    return digest, head
+
+
+def _are_opened(places: Sequence[int], rows: Sequence[Cells]) -> list[bool]:
+    opened = {int(i) for i, *_, opened in rows if opened}
+    return [place in opened for place in places]
 
 
 async def send(on: PgTransaction, outbox: Sequence[Delivery], now: int) -> list[OutboxResult]:

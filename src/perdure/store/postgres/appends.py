@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -19,6 +20,7 @@ from perdure.codec import decode
 from perdure.commit.plan import (
     AlreadyApplied,
     Blob,
+    Entry,
     OutboxResult,
     Plan,
     Receipt,
@@ -34,10 +36,12 @@ from perdure.commit.plan import (
     lease_lost,
     recall,
 )
+from perdure.errors import Error
 from perdure.ids import BlobHash, PromiseId, Seq, StreamId, WorkerId, stream_names
 from perdure.store.postgres.admissions import send, send_one
-from perdure.store.postgres.columns import flags, numbers, pieces, texts
+from perdure.store.postgres.columns import flags, hexes, numbers, pieces, texts
 from perdure.store.postgres.driver import Cells
+from perdure.store.postgres.heads import Heads
 from perdure.store.postgres.leases import PgLeases
 from perdure.store.postgres.log import check_keys, log_rows, write_log
 from perdure.store.postgres.promises import read_promise, server_now
@@ -63,6 +67,11 @@ class Chain:
     """Consecutive plans of one stream, written together."""
 
     jobs: list[AppendJob]
+    digests: list[bytes] | None = None
+    """The digests of all records; None if the head of the stream is not known."""
+    head: bytes = b""
+    before: int = 0
+    """The last seq of the stream before these plans, and the head after them."""
 
     @property
     def first(self) -> Plan:
@@ -78,6 +87,27 @@ class Chain:
     def plans(self) -> Iterable[Plan]:
         """All plans, in order."""
         return (job.item for job in self.jobs)
+
+    @property
+    def entries(self) -> list[Entry]:
+        """The records of all plans, in order."""
+        return [entry for plan in self.plans for entry in plan.entries]
+
+    def extend(self, heads: Heads) -> None:
+        """Compute the digests of all records, if the head of the stream is known and fits the key."""
+        known = heads.known(self.first.stream)
+        if not (entries := self.entries):
+            self.digests = []
+        elif known is not None:
+            with suppress(Error):  # for this stream only: its append with a lock raises the error
+                self.digests, self.head = heads.extend(self.first.stream, entries) or (None, b"")
+                self.before = known[0]
+
+    def note(self, heads: Heads) -> None:
+        """Store the head of the stream after the write."""
+        result = self.jobs[-1].result
+        if self.digests and result is not None:
+            heads.note(self.first.stream, result.last_seq, self.head)
 
     @property
     def known(self) -> Seq:
@@ -98,7 +128,15 @@ class Chain:
     def lone(self) -> bool:
         """True if the chain is one plan that only contains a few records of one version."""
         plan = self.first
-        if len(self.jobs) > 1 or plan.waits or plan.consume or plan.timers or plan.blobs or plan.snapshot:
+        if (
+            self.digests is None
+            or len(self.jobs) > 1
+            or plan.waits
+            or plan.consume
+            or plan.timers
+            or plan.blobs
+            or plan.snapshot
+        ):
             return False
         if plan.outbox or plan.is_rare or len(plan.entries) > FEW or ends(plan.entries):
             return False
@@ -106,9 +144,9 @@ class Chain:
 
     @property
     def alone(self) -> bool:
-        """True if the plans need checks that the batch statement does not support."""
+        """True if the plans need checks that the batch statement does not support, or the head of the stream."""
         twice = any(len(set(plan.consume)) != len(plan.consume) for plan in self.plans if plan.consume)
-        return self.first.is_rare or twice
+        return self.first.is_rare or twice or self.digests is None
 
 
 def take(queue: deque[AppendJob], busy: Set[StreamId] = NO_STREAMS) -> list[Chain]:
@@ -148,8 +186,8 @@ def shortest_way(job: AppendJob, leases: PgLeases, now: int) -> Callable[[PgTran
     The fast write returns whether the plan was written."""
     if _goes_on(job.item):
         return lambda on: _go_on(on, job, now)
-    if (chain := Chain([job])).lone:
-        return lambda on: _go_lone(on, chain, leases, now)
+    if Chain([job], digests=[]).lone:  # the digests are computed when the write begins
+        return lambda on: _go_lone(on, Chain([job]), leases, now)
     return None
 
 
@@ -175,14 +213,21 @@ async def _go_on(on: PgTransaction, job: AppendJob, now: int) -> bool:
     plan = job.item
     entries, before = plan.entries, plan.known_seq + plan.ahead
     first, last = entries[0], entries[-1]
+    known = on.heads.known(plan.stream)
+    extended = on.heads.extend(plan.stream, entries) if known and known[0] == before else None
+    if extended is None:
+        return False
+    digests, head = extended
     moved = await on.all(
         "append_on",
         *(plan.stream, plan.fence, plan.n, plan.worker, before, len(entries), now, first.version),
         *(first.at, first.kind, first.data),
         *(last.at, last.kind, last.data),
+        *(head, digests[0], digests[-1]),
     )
     if not moved:
         return False
+    on.heads.note(plan.stream, Seq(before + len(entries)), head)
     on.counters.commits += 1
     on.counters.plans += 1
     job.result = Receipt(plan.stream, plan.fence, plan.n, Seq(before + 1), Seq(before + len(entries)))
@@ -261,6 +306,11 @@ class _Extras:
 
 async def together(on: PgTransaction, chains: Sequence[Chain], leases: PgLeases, now: int) -> list[Chain]:
     """Write chains in one transaction and store their receipts; return the chains that were not written."""
+    unknown = [chain.first.stream for chain in chains if chain.entries and not on.heads.known(chain.first.stream)]
+    for stream, last_seq, head in await on.all("stream_ends", texts(unknown)) if unknown else ():
+        on.heads.note(stream, last_seq, head)
+    for chain in chains:
+        chain.extend(on.heads)
     moved = set[int]()
     if len(chains) == 1 and chains[0].lone and not leases.due([chains[0].first.worker]):
         moved = await _move_lone(on, 0, chains[0], now)
@@ -272,6 +322,8 @@ async def together(on: PgTransaction, chains: Sequence[Chain], leases: PgLeases,
         if len(moved) < len(chains):
             moved |= await _move_many(on, chains, leases, now, besides=moved)
     on.counters.plans += sum([len(chains[i].jobs) for i in moved])
+    for i in moved:
+        chains[i].note(on.heads)
     return [chain for i, chain in enumerate(chains) if i not in moved]
 
 
@@ -280,7 +332,9 @@ def _all_go_on(chains: Sequence[Chain], leases: PgLeases) -> bool:
     first = chains[0].first
     for chain in chains:
         plan = chain.first
-        if len(chain.jobs) > 1 or not _goes_on(plan):
+        if len(chain.jobs) > 1 or chain.digests is None or not _goes_on(plan):
+            return False
+        if chain.before != plan.known_seq + plan.ahead:
             return False
         if plan.worker != first.worker or plan.entries[0].version != first.entries[0].version:
             return False
@@ -303,6 +357,8 @@ async def _move_on(on: PgTransaction, chains: Sequence[Chain], now: int) -> set[
         *(first.worker, now, first.entries[0].version),
         *_as_text(rows, (numbers, numbers, numbers, texts)),
         *pieces([entry.data for plan, _ in plans for entry in plan.entries]),
+        hexes([chain.head for chain in chains]),
+        hexes([digest for chain in chains for digest in chain.digests or ()]),
     )
     places: set[int] = {i - 1 for (i,) in moved}
     for place in places:
@@ -384,6 +440,9 @@ async def _move_lone(on: PgTransaction, i: int, chain: Chain, now: int) -> set[i
         *(version, now, plan.known_seq),
         *rows,
         *NOTHING * (FEW - len(entries)),
+        *(chain.before, chain.head),
+        *(chain.digests or ()),
+        *(None,) * (FEW - len(entries)),
     )
     if found is None:
         return set()
@@ -398,7 +457,7 @@ async def _move(
 ) -> set[int]:  # fmt: skip
     until = leases.end()
     renewed = leases.due(chain.first.worker for _, chain in moving)
-    rows = await on.all("append", *_arguments(moving, now), renewed, leases.lease_ms, *extras.bytes())
+    rows = await on.all("append", *_arguments(moving, now), renewed, leases.lease_ms, *extras.bytes(), *_ends(moving))
     chains = dict(moving)
     for i, stream, before, met, own, quiet, leased, _ in rows:
         chain = chains[i]
@@ -438,6 +497,12 @@ def _arguments(moving: Sequence[tuple[int, Chain]], now: int) -> list[object]:
         *_as_text(consumed, (numbers, numbers)),
         *_as_text(waits, (numbers, texts)),
     ]
+
+
+def _ends(moving: Sequence[tuple[int, Chain]]) -> list[str]:
+    chains = [chain for _, chain in moving]
+    digests = [digest for chain in chains for digest in chain.digests or ()]
+    return [numbers([chain.before for chain in chains]), hexes([chain.head for chain in chains]), hexes(digests)]
 
 
 _HEAD = (numbers, texts, numbers, numbers, numbers, texts, flags, flags, flags, numbers, numbers, numbers)
@@ -507,23 +572,29 @@ async def alone(on: PgTransaction, plan: Plan, leases: PgLeases, now: int) -> Re
         found = await on.one("stream_lock", plan.stream)
         if found is None:
             raise lease_lost(plan.stream)
-        stream, state = found[0], StreamState(*found[1:])
+        stream, state, end = found[0], StreamState(*found[1:-1]), (found[4], found[-1])
         judgement = judge(plan, state)
         if isinstance(judgement, Refuse):
             raise judgement.error
         if isinstance(judgement, AlreadyApplied):
+            on.heads.note(plan.stream, *end)
             return await _receipt_again(on, plan, stream, state)
-        receipt = await _apply(on, plan, stream, judgement.first_seq, state, now)
+        receipt, head = await _apply(on, plan, stream, end, state, now)
         renewed = leases.due([plan.worker]) and await on.one("worker_renew", plan.worker, leases.lease_ms)
     on.counters.plans += 1
+    on.heads.note(plan.stream, receipt.last_seq, head)
     if renewed:
         leases.remember(plan.worker, until)
     return receipt
 
 
-async def _apply(on: PgTransaction, plan: Plan, stream: int, first: Seq, state: StreamState, now: int) -> Receipt:
+async def _apply(
+    on: PgTransaction, plan: Plan, stream: int, end: tuple[Seq, bytes], state: StreamState, now: int
+) -> tuple[Receipt, bytes]:
+    """Write a plan after the end of its log; return the receipt and the new head."""
+    first = Seq(end[0] + 1)
     await check_keys(on, plan.stream, stream, plan.entries)
-    await write_log(on, stream, first, plan.entries, by=(plan.fence, plan.n))
+    head = await write_log(on, (plan.stream, stream), end, plan.entries, by=(plan.fence, plan.n))
     await _consume(on, plan, stream)
     extras = _Extras()
     extras.add(0, [plan])
@@ -553,11 +624,12 @@ async def _apply(on: PgTransaction, plan: Plan, stream: int, first: Seq, state: 
         plan.parked and parked,
         max([state.format, *(entry.version for entry in plan.entries)]),
         now,
+        head,
     )
     if plan.recovers:
         await on.all("stream_still_stuck", stream, last)
     missed = await _missed(on, plan, stream, first)
-    return Receipt(plan.stream, plan.fence, plan.n, first, last, missed, resolved, sent=sent)
+    return Receipt(plan.stream, plan.fence, plan.n, first, last, missed, resolved, sent=sent), head
 
 
 async def _ask_and_use(on: PgTransaction, plan: Plan, stream: int) -> None:

@@ -24,6 +24,7 @@ from perdure.commit.plan import Entry, ends
 from perdure.ids import StreamId, stream_names
 from perdure.inbox.admit import Admitted, Delivery, delivery, stream_unknown
 from perdure.inbox.items import Wake
+from perdure.store.digest_chain import ChainedRow
 from perdure.store.postgres.admissions import deliver, send_one
 from perdure.store.postgres.driver import UniqueViolationError
 from perdure.store.postgres.log import admitted_row, append_admitted, find_row, put_audit
@@ -31,6 +32,9 @@ from perdure.store.postgres.promises import lock_promises, wake_waiting
 from perdure.store.postgres.streams import begin_stream, put, refer, relabel
 from perdure.store.postgres.tx import PgTransaction
 from perdure.store.shapes import Annotated, Intervened
+
+MAX_MOVED = 3
+"""Attempts to annotate a stream without a lock, while others write to it."""
 
 
 async def create(on: PgTransaction, new: NewStream, now: int) -> None:
@@ -58,21 +62,27 @@ async def annotate(on: PgTransaction, name: StreamId, entry: Entry, label: Label
             if new and label is not None:
                 await relabel(on, stream, name, label)
         return Annotated(row, new=new)
-    while True:
+    for _ in range(MAX_MOVED):
+        last_seq, before = on.heads.known(name) or await on.one("stream_head", name) or (None, b"")
+        if last_seq is None:
+            raise stream_unknown(name)
+        on.heads.forget((name,))
+        (digest,), head = on.heads.chain.extend(name, before, last_seq, (entry,))
+        values = (entry.at, entry.kind, entry.version, entry.key, entry.data, now, last_seq, before, head, digest)
         try:
-            added = await on.one(
-                "annotate", name, entry.at, entry.kind, entry.version, entry.key, entry.data, now
-            )  # fmt: skip
+            added = await on.one("annotate", name, *values)
         except UniqueViolationError:
             continue  # a concurrent transaction took the key between our read and our write
         if added is not None:
             on.counters.commits += 1
+            on.heads.note(name, added[0], head)
             return Annotated(admitted_row(name, added[0], entry), new=True)
-        if await on.one("stream_target", name) is None:
-            raise stream_unknown(name)
         known = await find_row(on, name, entry.key) if entry.key is not None else None
         if known is not None:
             return Annotated(known, new=False)
+    async with on.transaction():  # others write all the time
+        _, _, row, new = await append_admitted(on, name, entry, now)
+    return Annotated(row, new=new)
 
 
 async def annotate_all(on: PgTransaction, notes: Sequence[Note], now: int) -> tuple[Annotated, ...]:
@@ -154,8 +164,11 @@ async def redact(on: PgTransaction, redaction: Redaction, now: int) -> Annotated
         (last_inbox,) = await on.one("inbox_last", stream)
         if redaction.drops and (last_seq != redaction.known_seq or last_inbox > redaction.known_inbox):
             raise stream_moved(name)
-        if redaction.seq > last_seq or not await on.all("log_rewrite", stream, redaction.seq, redaction.data):
+        found = await on.one("log_one", stream, redaction.seq) if redaction.seq <= last_seq else None
+        if found is None:
             raise record_unknown(name, redaction.seq)
+        original = on.heads.chain.redacted(ChainedRow(*found), name, redaction.data)
+        await on.all("log_rewrite", stream, redaction.seq, redaction.data, original)
         await on.all("snapshot_drop", name)
         if redaction.drops:
             await on.all("blobs_unrefer", stream, list(redaction.drops))

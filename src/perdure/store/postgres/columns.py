@@ -32,6 +32,11 @@ def _quoted(value: str | None) -> str:
     return f'"{value}"'
 
 
+def hexes(values: Iterable[bytes]) -> str:
+    """Encode short byte values as an array literal."""
+    return "{" + ",".join([f'"\\\\x{value.hex()}"' for value in values]) + "}"
+
+
 def pieces(values: Sequence[bytes]) -> tuple[bytes, str, str]:
     """Join byte values; return them with the start (from 1) and the size of each as array literals."""
     sizes = [len(value) for value in values]

@@ -13,6 +13,7 @@ from perdure.errors import Code, Error
 from perdure.store.postgres.address import Address
 from perdure.store.postgres.driver import TROUBLE, PgConnection, dial
 from perdure.store.postgres.failures import RECONNECT_TIMEOUT_S, failure, is_contended, is_lost, is_refusal, is_stale
+from perdure.store.postgres.heads import Heads
 from perdure.store.postgres.schema import queries
 from perdure.store.postgres.tx import PgTransaction
 from perdure.store.postgres.vigil import Vigil
@@ -61,8 +62,9 @@ class Connections:
     statement would cost more than sending the statement.
     """
 
-    def __init__(self, address: Address, counters: Counters) -> None:
+    def __init__(self, address: Address, counters: Counters, heads: Heads | None = None) -> None:
         self.address = address
+        self._heads = heads or Heads()
         self.counters = counters
         self.vigil = Vigil(allowed=address.awake)
         self._queries = queries(address.schema)
@@ -76,7 +78,7 @@ class Connections:
 
     def session(self, connection: PgConnection, counters: Counters | None = None) -> PgTransaction:
         """Wrap a connection with the named queries."""
-        return PgTransaction(connection, self._queries, counters or self.counters)
+        return PgTransaction(connection, self._queries, counters or self.counters, self._heads)
 
     @asynccontextmanager
     async def borrow(self) -> AsyncGenerator[PgTransaction]:

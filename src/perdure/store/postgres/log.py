@@ -8,9 +8,13 @@ from perdure.commit.changes import Audit
 from perdure.commit.plan import Entry, ends, key_taken
 from perdure.ids import Seq, StreamId
 from perdure.inbox.admit import stream_unknown
+from perdure.offload import offload
 from perdure.store.postgres.driver import Cells
 from perdure.store.postgres.tx import PgTransaction
 from perdure.vocab.records import Row
+
+Target = tuple[StreamId, int]
+"""A stream's name and its row id."""
 
 
 def log_rows(stream: StreamId, cells: Iterable[Cells]) -> tuple[Row, ...]:
@@ -22,22 +26,35 @@ def log_rows(stream: StreamId, cells: Iterable[Cells]) -> tuple[Row, ...]:
 
 
 async def write_log(
-    on: PgTransaction, stream: int, first: Seq, entries: Sequence[Entry], *, by: tuple[int, int] | None
-) -> None:
-    """Insert records with dense seqs from `first`; `by` is their append as (fence, n), None for admitted records."""
+    on: PgTransaction,
+    target: Target,
+    end: tuple[Seq, bytes],
+    entries: Sequence[Entry],
+    *,
+    by: tuple[int, int] | None,
+) -> bytes:
+    """Insert records after the end of a log (its last seq and its head); return the new head.
+
+    `by` is their append as (fence, n), None for admitted records.
+    """
+    (name, stream), (last_seq, head) = target, end
     if not entries:
-        return
+        return head
+    size = sum([len(entry.data) for entry in entries])
+    digests, head = await offload(size, on.heads.chain.extend, name, head, last_seq, entries)
     await on.all(
         "log_insert",
         stream,
         *(by or (None, None)),
-        list(range(first, first + len(entries))),
+        list(range(last_seq + 1, last_seq + 1 + len(entries))),
         [entry.at for entry in entries],
         [entry.kind for entry in entries],
         [entry.version for entry in entries],
         [entry.key for entry in entries],
         [entry.data for entry in entries],
+        digests,
     )
+    return head
 
 
 async def check_keys(on: PgTransaction, name: StreamId, stream: int, entries: Sequence[Entry]) -> None:
@@ -67,13 +84,13 @@ async def append_admitted(on: PgTransaction, name: StreamId, entry: Entry, now: 
     found = await on.one("stream_lock", name)
     if found is None:
         raise stream_unknown(name)
-    stream, _owner, _fence, _n, last_seq, format = found
+    stream, _owner, _fence, _n, last_seq, format, head = found
     known = await find_row(on, name, entry.key) if entry.key is not None else None
     if known is not None:
         return stream, last_seq, known, False
     seq = Seq(last_seq + 1)
-    await write_log(on, stream, seq, (entry,), by=None)
-    await on.all("stream_annotated", stream, seq, max(format, entry.version), now)
+    head = await write_log(on, (name, stream), (last_seq, head), (entry,), by=None)
+    await on.all("stream_annotated", stream, seq, max(format, entry.version), now, head)
     if ends((entry,)):
         await on.all("tags_end", stream)
     return stream, last_seq, admitted_row(name, seq, entry), True

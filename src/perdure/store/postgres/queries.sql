@@ -4,31 +4,32 @@
 -- One or two records of a worker that keeps its stream: the most frequent append. Nothing is written unless the stream
 -- ends at the seq that the owner knows. Then no other rows exist, and the receipt has no missed rows.
 WITH moved AS (
-    UPDATE perdure.streams AS s SET last_seq = $5::bigint + $6, n = $3, active = true, parked = false,
+    UPDATE perdure.streams AS s SET last_seq = $5::bigint + $6, head = $15, n = $3, active = true, parked = false,
         format = greatest(s.format, $8), updated_at = $7, served_at = (extract(epoch FROM clock_timestamp()) * 1000)::bigint
     WHERE s.stream = $1 AND s.fence = $2 AND s.n = $3 - 1 AND s.owner = $4 AND s.last_seq = $5
     RETURNING s.id
 )
-INSERT INTO perdure.log (stream, seq, at, kind, version, fence, n, data)
-SELECT m.id, $5::bigint + e.position, e.at, e.kind, $8, $2, $3, e.data
-FROM moved AS m, (VALUES (1, $9::bigint, $10::text, $11::bytea), (2, $12::bigint, $13::text, $14::bytea))
-    AS e (position, at, kind, data)
+INSERT INTO perdure.log (stream, seq, at, kind, version, fence, n, data, digest)
+SELECT m.id, $5::bigint + e.position, e.at, e.kind, $8, $2, $3, e.data, e.digest
+FROM moved AS m, (VALUES
+    (1, $9::bigint, $10::text, $11::bytea, $16::bytea), (2, $12::bigint, $13::text, $14::bytea, $17::bytea)
+) AS e (position, at, kind, data, digest)
 WHERE e.position <= $6 RETURNING seq
 
 -- name: append_on_many
 -- The same for many streams of one worker; returns the plans that were written.
 WITH moved AS (
-    UPDATE perdure.streams AS s SET last_seq = p.before + p.rows, n = p.n, active = true, parked = false,
+    UPDATE perdure.streams AS s SET last_seq = p.before + p.rows, head = p.head, n = p.n, active = true, parked = false,
         format = greatest(s.format, $8), updated_at = $7, served_at = (extract(epoch FROM clock_timestamp()) * 1000)::bigint
-    FROM unnest($1::text::text[], $2::text::bigint[], $3::text::bigint[], $4::text::bigint[], $5::text::int[])
-        WITH ORDINALITY AS p (stream, fence, n, before, rows, i)
+    FROM unnest($1::text::text[], $2::text::bigint[], $3::text::bigint[], $4::text::bigint[], $5::text::int[], $16::text::bytea[])
+        WITH ORDINALITY AS p (stream, fence, n, before, rows, head, i)
     WHERE s.stream = p.stream AND s.fence = p.fence AND s.n = p.n - 1 AND s.owner = $6 AND s.last_seq = p.before
     RETURNING p.i, p.fence, p.n, s.id
 ), written AS (
-    INSERT INTO perdure.log (stream, seq, at, kind, version, fence, n, data)
-    SELECT m.id, e.seq, e.at, e.kind, $8, m.fence, m.n, substring($13::bytea FROM e.start FOR e.size)
-    FROM unnest($9::text::int[], $10::text::bigint[], $11::text::bigint[], $12::text::text[], $14::text::int[], $15::text::int[])
-        AS e (i, seq, at, kind, start, size)
+    INSERT INTO perdure.log (stream, seq, at, kind, version, fence, n, data, digest)
+    SELECT m.id, e.seq, e.at, e.kind, $8, m.fence, m.n, substring($13::bytea FROM e.start FOR e.size), e.digest
+    FROM unnest($9::text::int[], $10::text::bigint[], $11::text::bigint[], $12::text::text[], $14::text::int[], $15::text::int[],
+        $17::text::bytea[]) AS e (i, seq, at, kind, start, size, digest)
     JOIN moved AS m ON m.i = e.i
 )
 SELECT m.i FROM moved AS m
@@ -38,17 +39,20 @@ SELECT m.i FROM moved AS m
 -- rows of owners in between.
 WITH moved AS (
     UPDATE perdure.streams AS s SET last_seq = s.last_seq + $4, n = $3, owner = CASE WHEN $6 THEN NULL ELSE $5 END,
+        head = CASE WHEN $4 = 0 THEN s.head ELSE $29 END,
         active = $7, parked = $8, format = greatest(s.format, $9), updated_at = $10,
         served_at = (extract(epoch FROM clock_timestamp()) * 1000)::bigint
-    WHERE s.stream = $1 AND s.fence = $2 AND s.n = $3 - 1 AND s.owner = $5
+    WHERE s.stream = $1 AND s.fence = $2 AND s.n = $3 - 1 AND s.owner = $5 AND ($4 = 0 OR s.last_seq = $28)
     RETURNING s.id, s.last_seq - $4 AS before
 ), written AS (
-    INSERT INTO perdure.log (stream, seq, at, kind, version, key, fence, n, data)
-    SELECT m.id, m.before + e.position, e.at, e.kind, $9, e.key, $2, $3, e.data
+    INSERT INTO perdure.log (stream, seq, at, kind, version, key, fence, n, data, digest)
+    SELECT m.id, m.before + e.position, e.at, e.kind, $9, e.key, $2, $3, e.data, e.digest
     FROM moved AS m, (VALUES
-        (1, $12::bigint, $13::text, $14::text, $15::bytea), (2, $16::bigint, $17::text, $18::text, $19::bytea),
-        (3, $20::bigint, $21::text, $22::text, $23::bytea), (4, $24::bigint, $25::text, $26::text, $27::bytea)
-    ) AS e (position, at, kind, key, data) WHERE e.position <= $4
+        (1, $12::bigint, $13::text, $14::text, $15::bytea, $30::bytea),
+        (2, $16::bigint, $17::text, $18::text, $19::bytea, $31::bytea),
+        (3, $20::bigint, $21::text, $22::text, $23::bytea, $32::bytea),
+        (4, $24::bigint, $25::text, $26::text, $27::bytea, $33::bytea)
+    ) AS e (position, at, kind, key, data, digest) WHERE e.position <= $4
 )
 SELECT m.id, m.before, CASE WHEN $11 < m.before THEN (
     SELECT count(*) FROM perdure.log AS l
@@ -65,11 +69,13 @@ WITH answered AS (
 ), plan AS (
     SELECT p.*, EXISTS (SELECT 1 FROM answered AS a WHERE a.i = p.i) AS met
     FROM unnest($1::text::int[], $2::text::text[], $3::text::bigint[], $4::text::bigint[], $5::text::bigint[], $6::text::text[],
-        $7::text::bool[], $8::text::bool[], $9::text::bool[], $10::text::int[], $11::text::int[], $12::text::bigint[])
-        AS p (i, stream, fence, n, last_n, worker, released, active, parked, format, rows, known)
+        $7::text::bool[], $8::text::bool[], $9::text::bool[], $10::text::int[], $11::text::int[], $12::text::bigint[],
+        $37::text::bigint[], $38::text::bytea[])
+        AS p (i, stream, fence, n, last_n, worker, released, active, parked, format, rows, known, before, head)
 ), moved AS (
     UPDATE perdure.streams AS s SET
         last_seq = s.last_seq + p.rows,
+        head = CASE WHEN p.rows = 0 THEN s.head ELSE p.head END,
         n = p.last_n,
         owner = CASE WHEN p.released AND NOT p.met THEN NULL ELSE p.worker END,
         active = p.active OR p.met,
@@ -79,14 +85,15 @@ WITH answered AS (
         served_at = (extract(epoch FROM clock_timestamp()) * 1000)::bigint
     FROM plan AS p
     WHERE s.stream = p.stream AND s.fence = p.fence AND s.n = p.n - 1 AND s.owner = p.worker
+        AND (p.rows = 0 OR s.last_seq = p.before)
     RETURNING p.i, p.worker, p.known, p.met, s.id, s.fence, s.active, s.last_seq - p.rows AS before
 ), written AS (
-    INSERT INTO perdure.log (stream, seq, at, kind, version, key, fence, n, data)
+    INSERT INTO perdure.log (stream, seq, at, kind, version, key, fence, n, data, digest)
     SELECT m.id, m.before + e.position, e.at, e.kind, e.version, e.key, m.fence, e.n,
-        substring($21::bytea FROM e.start FOR e.size)
+        substring($21::bytea FROM e.start FOR e.size), e.digest
     FROM unnest($14::text::int[], $15::text::int[], $16::text::bigint[], $17::text::text[], $18::text::int[],
-        $19::text::text[], $20::text::bigint[], $22::text::int[], $23::text::int[])
-        AS e (i, position, at, kind, version, key, n, start, size)
+        $19::text::text[], $20::text::bigint[], $22::text::int[], $23::text::int[], $39::text::bytea[])
+        AS e (i, position, at, kind, version, key, n, start, size, digest)
     JOIN moved AS m ON m.i = e.i
 ), eaten AS (
     DELETE FROM perdure.inbox AS b USING unnest($24::text::int[], $25::text::bigint[]) AS c (i, id), moved AS m
@@ -169,21 +176,21 @@ WITH new AS (
             max_inputs, max_bytes)
 ), opened AS (
     INSERT INTO perdure.streams (stream, tenant, kind, name, agent, format, last_seq, fence, n, owner, active, parked,
-        created_at, updated_at, queue, priority)
+        created_at, updated_at, queue, priority, head)
     SELECT o.stream, o.tenant, o.kind, o.name, o.agent, $20::int, 1,
         coalesce((SELECT g.fence FROM perdure.tombstones AS g WHERE g.stream = o.stream), 0)
             + CASE WHEN o.claimer IS NULL THEN 0 ELSE 1 END,
-        0, o.claimer, false, false, $21, $21, o.queue, o.priority
+        0, o.claimer, false, false, $21, $21, o.queue, o.priority, o.head
     FROM unnest($15::text::text[], $16::text::text[], $17::text::text[], $18::text::text[], $19::text::text[],
-        $22::text::text[], $28::text::text[], $29::text::int[])
-        AS o (stream, tenant, kind, name, agent, claimer, queue, priority)
+        $22::text::text[], $28::text::text[], $29::text::int[], $33::text::bytea[])
+        AS o (stream, tenant, kind, name, agent, claimer, queue, priority, head)
     WHERE NOT EXISTS (SELECT 1 FROM perdure.streams AS s WHERE s.stream = o.stream)
     ORDER BY o.stream ON CONFLICT (stream) DO NOTHING RETURNING id, stream, agent, owner, fence
 ), begun AS (
-    INSERT INTO perdure.log (stream, seq, at, kind, version, key, fence, n, data)
-    SELECT o.id, 1, r.at, r.kind, $20::int, NULL, NULL, NULL, substring($25::bytea FROM r.start FOR r.size)
-    FROM opened AS o JOIN unnest($15::text::text[], $23::text::bigint[], $24::text::text[], $26::text::int[], $27::text::int[])
-        AS r (stream, at, kind, start, size)
+    INSERT INTO perdure.log (stream, seq, at, kind, version, key, fence, n, data, digest)
+    SELECT o.id, 1, r.at, r.kind, $20::int, NULL, NULL, NULL, substring($25::bytea FROM r.start FOR r.size), r.digest
+    FROM opened AS o JOIN unnest($15::text::text[], $23::text::bigint[], $24::text::text[], $26::text::int[], $27::text::int[],
+        $34::text::bytea[]) AS r (stream, at, kind, start, size, digest)
     ON r.stream = o.stream
 ), target AS (
     SELECT s.id, s.stream, s.agent, false AS opened FROM perdure.streams AS s WHERE s.stream = ANY ($2::text::text[])
@@ -231,15 +238,16 @@ LEFT JOIN taken AS g ON g.stream = d.stream
 ORDER BY d.i
 
 -- name: stream_lock
-SELECT id, owner, fence, n, last_seq, format FROM perdure.streams WHERE stream = $1 FOR NO KEY UPDATE
+SELECT id, owner, fence, n, last_seq, format, head FROM perdure.streams WHERE stream = $1 FOR NO KEY UPDATE
 
 -- name: log_insert
-INSERT INTO perdure.log (stream, seq, at, kind, version, key, fence, n, data)
-SELECT $1, e.seq, e.at, e.kind, e.version, e.key, $2, $3, e.data
-FROM unnest($4::bigint[], $5::bigint[], $6::text[], $7::int[], $8::text[], $9::bytea[]) AS e (seq, at, kind, version, key, data)
+INSERT INTO perdure.log (stream, seq, at, kind, version, key, fence, n, data, digest)
+SELECT $1, e.seq, e.at, e.kind, e.version, e.key, $2, $3, e.data, e.digest
+FROM unnest($4::bigint[], $5::bigint[], $6::text[], $7::int[], $8::text[], $9::bytea[], $10::bytea[])
+    AS e (seq, at, kind, version, key, data, digest)
 
 -- name: stream_advance
-UPDATE perdure.streams SET last_seq = $2, n = $3, owner = $4, active = $5, parked = $6, format = $7, updated_at = $8,
+UPDATE perdure.streams SET last_seq = $2, n = $3, owner = $4, active = $5, parked = $6, format = $7, updated_at = $8, head = $9,
     served_at = (extract(epoch FROM clock_timestamp()) * 1000)::bigint
 WHERE id = $1
 
@@ -272,7 +280,25 @@ SELECT count(*) FROM perdure.streams AS s JOIN perdure.log AS l ON l.stream = s.
 WHERE s.stream = $1
 
 -- name: log_rewrite
-UPDATE perdure.log SET data = $3 WHERE stream = $1 AND seq = $2 RETURNING seq
+UPDATE perdure.log SET data = $3, original = $4 WHERE stream = $1 AND seq = $2
+
+-- name: log_one
+SELECT seq, at, kind, data, key, version, digest, original FROM perdure.log WHERE stream = $1 AND seq = $2
+
+-- name: log_chained
+-- A part of a log with its digests.
+SELECT l.seq, l.at, l.kind, l.data, l.key, l.version, l.digest, l.original
+FROM perdure.streams AS s JOIN perdure.log AS l ON l.stream = s.id
+WHERE s.stream = $1 AND l.seq > $2 AND l.seq <= $3 ORDER BY l.seq LIMIT $4
+
+-- name: stream_head
+SELECT last_seq, head FROM perdure.streams WHERE stream = $1
+
+-- name: stream_ends
+SELECT stream, last_seq, head FROM perdure.streams WHERE stream = ANY ($1::text::text[])
+
+-- name: stream_names
+SELECT stream FROM perdure.streams WHERE stream > $1 ORDER BY stream LIMIT 1000
 
 -- name: log_read
 SELECT l.seq, l.at, l.kind, l.data, l.key, l.version
@@ -280,18 +306,22 @@ FROM perdure.streams AS s JOIN perdure.log AS l ON l.stream = s.id
 WHERE s.stream = $1 AND l.seq > $2 AND l.seq <= $3 ORDER BY l.seq LIMIT $4
 
 -- name: load
--- Snapshot, the rows after it and the inbox, in one consistent view; `part` distinguishes them.
+-- Snapshot, its row and those after it, the inbox and the end of the log, in one consistent view; `part` distinguishes
+-- them.
 WITH s AS (
-    SELECT id FROM perdure.streams WHERE stream = $1
+    SELECT id, last_seq, head FROM perdure.streams WHERE stream = $1
 ), f AS (
     SELECT p.seq, p.code, p.data FROM perdure.snapshots AS p WHERE p.stream = (SELECT id FROM s) AND p.code = $2
 )
-SELECT 0 AS part, f.seq, 0::bigint AS at, f.code AS kind, f.data, NULL::text AS key, 0 AS version FROM f
+SELECT 0 AS part, f.seq, 0::bigint AS at, f.code AS kind, f.data, NULL::text AS key, 0 AS version, NULL::bytea AS digest,
+    NULL::bytea AS original FROM f
 UNION ALL
-SELECT 1, l.seq, l.at, l.kind, l.data, l.key, l.version FROM perdure.log AS l
-WHERE l.stream = (SELECT id FROM s) AND l.seq > coalesce((SELECT f.seq FROM f), 0)
+SELECT 1, l.seq, l.at, l.kind, l.data, l.key, l.version, l.digest, l.original FROM perdure.log AS l
+WHERE l.stream = (SELECT id FROM s) AND l.seq >= coalesce((SELECT f.seq FROM f), 0)
 UNION ALL
-SELECT 2, i.id, i.at, i.source_key, i.data, NULL, 0 FROM perdure.inbox AS i WHERE i.stream = (SELECT id FROM s)
+SELECT 3, s.last_seq, 0, '', s.head, NULL, 0, NULL, NULL FROM s
+UNION ALL
+SELECT 2, i.id, i.at, i.source_key, i.data, NULL, 0, NULL, NULL FROM perdure.inbox AS i WHERE i.stream = (SELECT id FROM s)
 ORDER BY 1, 2
 
 -- name: inbox_last
@@ -351,9 +381,9 @@ SELECT id, agent FROM perdure.streams WHERE stream = $1
 
 -- name: stream_open
 INSERT INTO perdure.streams (stream, tenant, kind, name, agent, format, last_seq, fence, n, owner, active, parked,
-    created_at, updated_at, queue, priority)
+    created_at, updated_at, queue, priority, head)
 VALUES ($1, $2, $3, $4, $5, $6, $8, coalesce((SELECT fence FROM perdure.tombstones WHERE stream = $1), 0), 0, NULL, false,
-    false, $7, $7, $9, $10)
+    false, $7, $7, $9, $10, $11)
 ON CONFLICT (stream) DO NOTHING RETURNING id
 
 -- name: stream_place
@@ -404,18 +434,18 @@ INSERT INTO perdure.inbox (stream, source_key, at, wakes, input_bytes, data) VAL
 RETURNING id
 
 -- name: annotate
--- No row is returned if the stream does not exist or the key is taken.
+-- No row is returned if the stream does not exist or has moved, or the key is taken.
 WITH s AS (
-    UPDATE perdure.streams AS t SET last_seq = t.last_seq + 1, format = greatest(t.format, $4), updated_at = $7
-    WHERE t.stream = $1 AND ($5::text IS NULL
+    UPDATE perdure.streams AS t SET last_seq = t.last_seq + 1, head = $10, format = greatest(t.format, $4), updated_at = $7
+    WHERE t.stream = $1 AND t.last_seq = $8 AND t.head = $9 AND ($5::text IS NULL
         OR NOT EXISTS (SELECT 1 FROM perdure.log AS l WHERE l.stream = t.id AND l.key = $5))
     RETURNING t.id, t.last_seq
 )
-INSERT INTO perdure.log (stream, seq, at, kind, version, key, fence, n, data)
-SELECT s.id, s.last_seq, $2, $3, $4, $5, NULL, NULL, $6 FROM s RETURNING seq
+INSERT INTO perdure.log (stream, seq, at, kind, version, key, fence, n, data, digest)
+SELECT s.id, s.last_seq, $2, $3, $4, $5, NULL, NULL, $6, $11 FROM s RETURNING seq
 
 -- name: stream_annotated
-UPDATE perdure.streams SET last_seq = $2, format = $3, updated_at = $4 WHERE id = $1
+UPDATE perdure.streams SET last_seq = $2, format = $3, updated_at = $4, head = $5 WHERE id = $1
 
 -- name: claim_free
 -- The stream is unowned or owned by this worker, so no lease has to be checked.

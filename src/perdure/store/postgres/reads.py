@@ -11,6 +11,8 @@ from perdure.commit.plan import Blob, Snapshot
 from perdure.errors import Code, Error
 from perdure.ids import BlobHash, PromiseId, Seq, StreamId, Tenant, WorkerId
 from perdure.inbox.admit import Waiting
+from perdure.offload import offload
+from perdure.store.digest_chain import ChainedRow, LogCheck, diagnosis_of
 from perdure.store.postgres.claims import find_worker, list_workers
 from perdure.store.postgres.columns import texts
 from perdure.store.postgres.driver import Cells
@@ -26,6 +28,8 @@ from perdure.vocab.records import Row
 
 _MAX = sys.maxsize
 _WORKER_CELLS = 13
+_PAGE = 1_000
+_ROW_BYTES = 500  # a digest costs as much as the hash of so many bytes
 
 
 async def next_due(on: PgTransaction) -> int | None:
@@ -35,18 +39,62 @@ async def next_due(on: PgTransaction) -> int | None:
 
 
 async def load(on: PgTransaction, stream: StreamId, code: str) -> Loaded:
-    """Return the snapshot of this code version, the rows after it and the inbox."""
+    """Return the snapshot of this code version, the rows after it and the inbox.
+
+    Raises:
+        Error: `codec_failed` or `store_corrupt` for a record that does not fit the digest chain.
+    """
     snapshot: Snapshot | None = None
-    rows: list[Cells] = []
+    rows: list[ChainedRow] = []
     waiting: list[InboxRow] = []
-    for part, seq, at, kind, data, key, version in await on.all("load", stream, code):
+    last_seq, head = Seq(0), b""
+    for part, seq, at, kind, data, key, version, digest, original in await on.all("load", stream, code):
         if part == 0:
             snapshot = Snapshot(seq, kind, data)
         elif part == 1:
-            rows.append((seq, at, kind, data, key, version))
-        else:
+            rows.append(ChainedRow(seq, at, kind, data, key, version, digest, original))
+        elif part == 2:
             waiting.append(InboxRow(seq, stream, kind, data, at))
-    return Loaded(snapshot, log_rows(stream, rows), tuple(waiting))
+        else:
+            last_seq, head = seq, data
+    if not last_seq and not rows:  # an unknown stream, or one without records
+        return Loaded(None, (), tuple(waiting))
+    first = Seq(snapshot.seq if snapshot else 1)  # the row of the snapshot has the digest that its successor continues
+    check = LogCheck(on.heads.chain, stream, first)
+    await offload(_ROW_BYTES * len(rows) + sum([len(row.data) for row in rows]), check.add, rows)
+    check.end(head, last_seq)
+    on.heads.note(stream, last_seq, head)
+    tail = [row[:6] for row in rows if snapshot is None or row.seq > snapshot.seq]
+    return Loaded(snapshot, log_rows(stream, tail), tuple(waiting))
+
+
+async def check_log(on: PgTransaction, stream: StreamId) -> None:
+    """Raise if a record of a stream does not fit the digest chain."""
+    end = await on.one("stream_head", stream)
+    if end is None:
+        return
+    (last_seq, head), after = end, Seq(0)
+    check = LogCheck(on.heads.chain, stream)
+    try:
+        while rows := [ChainedRow(*row) for row in await on.all("log_chained", stream, after, last_seq, _PAGE)]:
+            await offload(_ROW_BYTES * len(rows) + sum([len(row.data) for row in rows]), check.add, rows)
+            after = rows[-1].seq
+        check.end(head, last_seq)
+    except Error:
+        if await on.one("stream_head", stream) is not None:  # else it was deleted meanwhile
+            raise
+
+
+async def _records(on: PgTransaction) -> Diagnosis:
+    problems, after = list[Error](), ""
+    while names := [name for (name,) in await on.all("stream_names", after)]:
+        for name in names:
+            try:
+                await check_log(on, name)
+            except Error as problem:
+                problems.append(problem)
+        after = names[-1]
+    return diagnosis_of(problems)
 
 
 async def read(
@@ -191,7 +239,8 @@ async def blob(on: PgTransaction, hash: BlobHash, stream: StreamId | None) -> Bl
 
 async def check(on: PgTransaction, leases: PgLeases) -> tuple[Diagnosis, ...]:
     """Check logs, references, schema version, durability settings and unfinished streams without a live worker."""
-    return (await _logs(on), await _references(on), await _schema(on), await _server(on), await _stuck(on, leases))
+    checks = (_logs, _records, _references, _schema, _server)
+    return *[await one(on) for one in checks], await _stuck(on, leases)
 
 
 async def _logs(on: PgTransaction) -> Diagnosis:

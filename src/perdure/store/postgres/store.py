@@ -19,6 +19,7 @@ from perdure.commit.plan import Blob, Entry, Plan, Receipt, check_budget
 from perdure.errors import Code, Error
 from perdure.ids import BlobHash, PromiseId, Seq, StreamId, Tenant, WorkerId
 from perdure.inbox.admit import Admission, Delivery, Waiting, stream_unknown
+from perdure.store.digest_chain import DigestChain
 from perdure.store.locks import WorkerLocks, boot_id
 from perdure.store.permits import Permit, PermitRequest
 from perdure.store.postgres import admissions, appends, changes, claims, promises, reads
@@ -27,6 +28,7 @@ from perdure.store.postgres.commit_notifier import CommitNotifier
 from perdure.store.postgres.connections import Connections
 from perdure.store.postgres.driver import TROUBLE
 from perdure.store.postgres.failures import failure, is_refusal
+from perdure.store.postgres.heads import Heads
 from perdure.store.postgres.leases import PgLeases, PgWorkerRow
 from perdure.store.postgres.live import PostgresChannel
 from perdure.store.postgres.log import find_row
@@ -94,6 +96,7 @@ class PostgresStore:
         self._notifier: CommitNotifier | None = None
         self._appends = Lane(self._commit_appends, abreast=ABREAST, shortcut=self._shortcut)
         self._busy: set[StreamId] = set()
+        self._heads = Heads()
         self._admits = Lane(self._commit_admits)
         self._looks = Lane(self._look_together, abreast=ABREAST)
         self._writing: set[asyncio.Task[object]] = set()
@@ -108,7 +111,7 @@ class PostgresStore:
         if self._connections is not None:
             return
         locks = _lock_folder()
-        connections = Connections(self.address, self.counters)
+        connections = Connections(self.address, self.counters, self._heads)
         try:
             async with connections.borrow() as session:
                 version = await prepare(session, self.address, self._release)
@@ -137,6 +140,10 @@ class PostgresStore:
             raise failure(problem, self.address.shown) from problem
         finally:
             await connections.close()
+
+    def use_chain(self, chain: DigestChain) -> None:
+        """Compute and check the digests of logs with this chain, from the next write on."""
+        self._heads.chain = chain
 
     async def close(self) -> None:
         """Finish submitted writes, release connections and locks. Safe to call twice."""
@@ -549,6 +556,10 @@ class PostgresStore:
     async def load(self, stream: StreamId, *, code: str) -> Loaded:
         """Return the data that a new owner folds. Snapshots of another code version are ignored."""
         return await self._read(lambda on: reads.load(on, stream, code))
+
+    async def check_log(self, stream: StreamId) -> None:
+        """Raise if a record of a stream does not fit the digest chain."""
+        await self._read(lambda on: reads.check_log(on, stream))
 
     async def waiting(self, tenant: Tenant) -> Waiting:
         """Return the inputs that wait in all streams of a tenant, and their bytes."""

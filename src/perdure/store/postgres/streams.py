@@ -10,6 +10,7 @@ from perdure.commit.changes import Label
 from perdure.commit.plan import Blob, Entry
 from perdure.ids import Seq, StreamId, stream_names
 from perdure.inbox.admit import Delivery, is_news
+from perdure.offload import offload
 from perdure.store.postgres.driver import ForeignKeyViolationError
 from perdure.store.postgres.log import check_keys, write_log
 from perdure.store.postgres.tx import PgTransaction
@@ -41,11 +42,15 @@ async def begin_stream(
 ) -> int | None:
     """Create a stream with these records and return its id; return None if the name exists."""
     format = max([FORMAT, *(entry.version for entry in entries)])
-    opened = await on.one("stream_open", name, *stream_names(name), agent, format, now, len(entries), *place)
+    size = sum([len(entry.data) for entry in entries])
+    empty = on.heads.chain.empty(name)
+    _, head = await offload(size, on.heads.chain.extend, name, empty, Seq(0), entries)
+    values = (name, *stream_names(name), agent, format, now, len(entries), *place, head)
+    opened = await on.one("stream_open", *values)
     if opened is None:
         return None
     await check_keys(on, name, opened[0], entries)
-    await write_log(on, opened[0], Seq(1), entries, by=None)
+    await write_log(on, (name, opened[0]), (Seq(0), empty), entries, by=None)
     return opened[0]
 
 

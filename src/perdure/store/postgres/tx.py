@@ -7,14 +7,18 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 
 from perdure.store.postgres.driver import Cells, PgConnection
+from perdure.store.postgres.heads import Heads
 from perdure.store.shapes import Counters
 
 
 class PgTransaction:
     """Named queries and transactions on a connection."""
 
-    def __init__(self, connection: PgConnection, queries: Mapping[str, str], counters: Counters) -> None:
+    def __init__(
+        self, connection: PgConnection, queries: Mapping[str, str], counters: Counters, heads: Heads
+    ) -> None:  # fmt: skip
         self.connection = connection
+        self.heads = heads
         self.counters = counters
         self._queries = queries
         self.asked_at = time.monotonic()

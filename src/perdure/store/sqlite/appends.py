@@ -45,19 +45,19 @@ def append(tx: Tx, plan: Plan) -> Receipt:
     found = tx.one("stream_state", (plan.stream,))
     if found is None:
         raise lease_lost(plan.stream)
-    stream, state = found[0], StreamState(*found[1:])
+    stream, state, head = found[0], StreamState(*found[1:-1]), found[-1]
     judgement = judge(plan, state)
     if isinstance(judgement, Refuse):
         raise judgement.error
     if isinstance(judgement, AlreadyApplied):
         return _receipt_again(tx, plan, stream, state)
     first = judgement.first_seq
-    write_log(tx, (plan.stream, stream), first, plan.entries, by=(plan.fence, plan.n))
+    head = write_log(tx, (plan.stream, stream), (state.last_seq, head), plan.entries, by=(plan.fence, plan.n))
     _side_effects(tx, plan, stream)
     sent = _send(tx, plan, stream) if plan.outbox else ()
     resolved = _answers(tx, plan.waits) if plan.waits else ()
     last = Seq(first + len(plan.entries) - 1)
-    _move(tx, plan, stream, state, last, parked=not resolved)
+    _move(tx, plan, stream, state, (last, head), parked=not resolved)
     if plan.recovers:
         tx.run("stream_still_stuck", (last, stream))
     extend(tx, plan.worker)
@@ -118,7 +118,7 @@ def _ask_and_use(tx: Tx, plan: Plan, stream: int) -> None:
         tx.run("promise_ask", (ask.promise, stream, ask.deadline_at, ask.kind, ask.at, tenant))
 
 
-def _move(tx: Tx, plan: Plan, stream: int, state: StreamState, last: Seq, *, parked: bool) -> None:
+def _move(tx: Tx, plan: Plan, stream: int, state: StreamState, end: tuple[Seq, bytes], *, parked: bool) -> None:
     """Update the stream's row, and park it unless one of its waits is already resolved.
 
     A stream with a resolved wait stays owned and active, so that a crash cannot lose the resolution.
@@ -130,7 +130,7 @@ def _move(tx: Tx, plan: Plan, stream: int, state: StreamState, last: Seq, *, par
     format = max([state.format, *[entry.version for entry in plan.entries]])
     active, waits = plan.active or not parked, plan.parked and parked
     now = tx.clock.wall_ms()
-    tx.run("stream_advance", (last, plan.n, owner, active, waits, format, now, now, stream))
+    tx.run("stream_advance", (*end, plan.n, owner, active, waits, format, now, now, stream))
 
 
 def _receipt_again(tx: Tx, plan: Plan, stream: int, state: StreamState) -> Receipt:

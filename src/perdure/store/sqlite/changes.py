@@ -23,6 +23,7 @@ from perdure.commit.plan import Entry
 from perdure.ids import Seq, StreamId, stream_names
 from perdure.inbox.admit import Admitted, Delivery, delivery, stream_unknown
 from perdure.inbox.items import Wake
+from perdure.store.digest_chain import ChainedRow
 from perdure.store.shapes import Annotated, Intervened
 from perdure.store.sqlite.admissions import deliver, send
 from perdure.store.sqlite.log import find_row, log_rows, write_log
@@ -51,13 +52,13 @@ def annotate(tx: Tx, name: StreamId, entry: Entry, label: Label | None = None) -
     found = tx.one("stream_state", (name,))
     if found is None:
         raise stream_unknown(name)
-    stream, _owner, _fence, _n, last_seq, format = found
+    stream, _owner, _fence, _n, last_seq, format, head = found
     known = find_row(tx, name, entry.key) if entry.key is not None else None
     if known is not None:
         return Annotated(known, new=False)
     seq = Seq(last_seq + 1)
-    write_log(tx, (name, stream), seq, (entry,), by=None)
-    tx.run("stream_annotated", (seq, max(format, entry.version), tx.clock.wall_ms(), stream))
+    head = write_log(tx, (name, stream), (last_seq, head), (entry,), by=None)
+    tx.run("stream_annotated", (seq, head, max(format, entry.version), tx.clock.wall_ms(), stream))
     if label is not None:
         relabel(tx, stream, name, label)
     row = (seq, entry.at, entry.kind, entry.data, entry.key, entry.version)
@@ -125,8 +126,11 @@ def redact(tx: Tx, redaction: Redaction) -> Annotated:
     (last_inbox,) = tx.one("inbox_last", (stream,))
     if redaction.drops and (last_seq != redaction.known_seq or last_inbox > redaction.known_inbox):
         raise stream_moved(name)
-    if redaction.seq > last_seq or tx.run("log_rewrite", (redaction.data, stream, redaction.seq)).rowcount != 1:
+    found = tx.one("log_one", (stream, redaction.seq)) if redaction.seq <= last_seq else None
+    if found is None:
         raise record_unknown(name, redaction.seq)
+    original = tx.chain.redacted(ChainedRow(*found), name, redaction.data)
+    tx.run("log_rewrite", (redaction.data, original, stream, redaction.seq))
     tx.run("snapshot_drop", (name,))
     unrefer(tx, stream, redaction.drops)
     for promise, told in redaction.answers:

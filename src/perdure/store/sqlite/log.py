@@ -15,15 +15,23 @@ Target = tuple[StreamId, int]
 """A stream's name and its row id in this file."""
 
 
-def write_log(tx: Tx, target: Target, first: Seq, entries: Sequence[Entry], *, by: tuple[int, int] | None) -> None:
-    """Insert records with dense seqs from `first`; `by` is their append as (fence, n), None for admitted records.
+def write_log(
+    tx: Tx, target: Target, end: tuple[Seq, bytes], entries: Sequence[Entry], *, by: tuple[int, int] | None
+) -> bytes:
+    """Insert records after the end of a log (its last seq and its head); return the new head.
+
+    `by` is their append as (fence, n), None for admitted records.
 
     Raises:
-        Error: `gate_closed` if a key is taken.
+        Error: `gate_closed` if a key is taken; `codec_failed` if another key sealed the head.
     """
-    name, stream = target
+    (name, stream), (last_seq, head) = target, end
     fence, n = by or (None, None)
-    rows = [(stream, seq, e.at, e.kind, e.version, e.key, fence, n, e.data) for seq, e in enumerate(entries, first)]
+    digests, head = tx.chain.extend(name, head, last_seq, entries)
+    rows = [
+        (stream, seq, e.at, e.kind, e.version, e.key, fence, n, e.data, digest)
+        for seq, (e, digest) in enumerate(zip(entries, digests, strict=True), last_seq + 1)
+    ]
     try:
         if len(rows) == 1:
             tx.run("log_insert", rows[0])
@@ -36,6 +44,7 @@ def write_log(tx: Tx, target: Target, first: Seq, entries: Sequence[Entry], *, b
         raise refusal from None
     if ends(entries):
         tx.run("tags_end", {"stream": stream})
+    return head
 
 
 def _taken(tx: Tx, name: StreamId, entries: Iterable[Entry]) -> Error | None:

@@ -1,13 +1,13 @@
 -- All statements of the store by name; the hot ones are first.
 
 -- name: stream_state
-SELECT id, owner, fence, n, last_seq, format FROM streams WHERE stream = ?
+SELECT id, owner, fence, n, last_seq, format, head FROM streams WHERE stream = ?
 
 -- name: log_insert
-INSERT INTO log (stream, seq, at, kind, version, key, fence, n, data) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO log (stream, seq, at, kind, version, key, fence, n, data, digest) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: stream_advance
-UPDATE streams SET last_seq = ?, n = ?, owner = ?, active = ?, parked = ?, format = ?, updated_at = ?,
+UPDATE streams SET last_seq = ?, head = ?, n = ?, owner = ?, active = ?, parked = ?, format = ?, updated_at = ?,
     served_at = ? WHERE id = ?
 
 -- name: stream_still_stuck
@@ -36,7 +36,16 @@ SELECT count(*) FROM streams AS s JOIN log AS l ON l.stream = s.id AND l.key >= 
 WHERE s.stream = ?
 
 -- name: log_rewrite
-UPDATE log SET data = ? WHERE stream = ? AND seq = ?
+UPDATE log SET data = ?, original = ? WHERE stream = ? AND seq = ?
+
+-- name: log_one
+SELECT seq, at, kind, data, key, version, digest, original FROM log WHERE stream = ? AND seq = ?
+
+-- name: log_chained
+-- A part of a log with its digests.
+SELECT l.seq, l.at, l.kind, l.data, l.key, l.version, l.digest, l.original
+FROM streams AS s JOIN log AS l ON l.stream = s.id
+WHERE s.stream = ? AND l.seq > ? AND l.seq <= ? ORDER BY l.seq LIMIT ?
 
 -- name: log_read
 SELECT l.seq, l.at, l.kind, l.data, l.key, l.version
@@ -88,6 +97,11 @@ DELETE FROM blobs WHERE id = ? AND NOT EXISTS (SELECT 1 FROM blob_refs WHERE blo
 INSERT INTO snapshots (stream, seq, code, data) VALUES (?, ?, ?, ?)
 ON CONFLICT DO UPDATE SET seq = excluded.seq, code = excluded.code, data = excluded.data
 
+-- name: stream_load
+-- The end of a log and the snapshot of a code version.
+SELECT s.last_seq, s.head, p.seq, p.code, p.data
+FROM streams AS s LEFT JOIN snapshots AS p ON p.stream = s.id AND p.code = ? WHERE s.stream = ?
+
 -- name: snapshot_read
 SELECT p.seq, p.code, p.data FROM streams AS s JOIN snapshots AS p ON p.stream = s.id
 WHERE s.stream = ? AND p.code = ?
@@ -117,7 +131,7 @@ SELECT count(*), coalesce(sum(i.input_bytes), 0)
 FROM inbox AS i JOIN streams AS s ON s.id = i.stream WHERE s.tenant = ? AND i.input_bytes > 0
 
 -- name: stream_annotated
-UPDATE streams SET last_seq = ?, format = ?, updated_at = ? WHERE id = ?
+UPDATE streams SET last_seq = ?, head = ?, format = ?, updated_at = ? WHERE id = ?
 
 -- name: stream_ownership
 SELECT id, owner, fence, last_seq, format, active, parked, paused_at FROM streams WHERE stream = ?
@@ -392,6 +406,9 @@ DELETE FROM tags WHERE stream = :stream AND tag >= 'live:' AND tag < 'live;'
 
 -- name: tags_cut
 DELETE FROM tags WHERE tenant = ? AND tag >= ? AND tag < ?
+
+-- name: stream_names
+SELECT stream FROM streams ORDER BY id
 
 -- name: stream_unfinished
 SELECT owner, count(*) FROM streams WHERE active = 1 GROUP BY owner

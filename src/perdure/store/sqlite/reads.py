@@ -11,6 +11,7 @@ from perdure.commit.changes import Pause
 from perdure.commit.plan import Blob, Snapshot
 from perdure.errors import Code, Error
 from perdure.ids import BlobHash, PromiseId, Seq, StreamId, Tenant, WorkerId
+from perdure.store.digest_chain import ChainedRow, DigestChain, diagnosis_of
 from perdure.store.shapes import Diagnosis, Head, InboxRow, Loaded, StreamInfo, unfinished
 from perdure.store.sqlite.claims import find_worker, list_workers
 from perdure.store.sqlite.leases import SqliteLeases
@@ -31,12 +32,40 @@ def next_due(on: Statements) -> int | None:
     return due_at
 
 
-def load(on: Statements, stream: StreamId, code: str, *, limit: int | None = None) -> Loaded:
-    """Return the snapshot of this code version, the rows after it and the inbox."""
-    found = on.one("snapshot_read", (stream, code))
-    snapshot = Snapshot(*found) if found else None
-    rows = read(on, stream, after=snapshot.seq if snapshot else Seq(0), until=None, limit=limit)
-    return Loaded(snapshot, rows, inbox(on, stream))
+def load(on: Statements, chain: DigestChain, stream: StreamId, code: str, *, few: int | None = None) -> Loaded | None:
+    """Return the snapshot of this code version, the rows after it and the inbox.
+
+    Return None for more than `few` rows.
+
+    Raises:
+        Error: `codec_failed` or `store_corrupt` for a record that does not fit the digest chain.
+    """
+    found = on.one("stream_load", (code, stream))
+    if found is None:
+        return Loaded(None, (), inbox(on, stream))
+    last_seq, head, *stored = found
+    snapshot = Snapshot(*stored) if stored[0] is not None else None
+    first = Seq(snapshot.seq if snapshot else 1)  # the row of the snapshot has the digest that its successor continues
+    rows = chained(on, stream, after=Seq(first - 1), until=last_seq, limit=few)
+    if few is not None and len(rows) >= few:
+        return None
+    chain.check(stream, rows, head=head, last_seq=last_seq, first=first)
+    tail = [row[:6] for row in rows if snapshot is None or row.seq > snapshot.seq]
+    return Loaded(snapshot, log_rows(stream, tail), inbox(on, stream))
+
+
+def chained(on: Statements, stream: StreamId, *, after: Seq, until: Seq, limit: int | None) -> list[ChainedRow]:
+    """Return log rows with their digests; `after` is exclusive, `until` inclusive."""
+    return [ChainedRow(*row) for row in on.all("log_chained", (stream, after, until, limit or _NO_LIMIT))]
+
+
+def check_log(on: Statements, chain: DigestChain, stream: StreamId) -> None:
+    """Raise if a record of a stream does not fit the digest chain."""
+    found = on.one("stream_load", ("", stream))
+    if found is not None:
+        last_seq, head, *_ = found
+        rows = (ChainedRow(*row) for row in on.run("log_chained", (stream, 0, last_seq, _NO_LIMIT)))
+        chain.check(stream, rows, head=head, last_seq=last_seq)
 
 
 def read(on: Statements, stream: StreamId, *, after: Seq, until: Seq | None, limit: int | None) -> tuple[Row, ...]:
@@ -179,11 +208,12 @@ def blob(on: Statements, hash: BlobHash, stream: StreamId | None) -> Blob:
     return Blob(hash, *found)
 
 
-def check(on: Statements, leases: SqliteLeases) -> tuple[Diagnosis, ...]:
-    """Check integrity, references, schema version, write-ahead log and unfinished streams without a live worker."""
+def check(on: Statements, leases: SqliteLeases, chain: DigestChain) -> tuple[Diagnosis, ...]:
+    """Check integrity, references, logs, schema version, write-ahead log and streams without a live worker."""
     return (
         _integrity(on),
         _references(on),
+        _logs(on, chain),
         _schema(on),
         _pragma(on, "journal_mode", "wal", "write-ahead log"),
         _stuck(on, leases),
@@ -195,6 +225,16 @@ def _integrity(on: Statements) -> Diagnosis:
     if found == ["ok"]:
         return Diagnosis("ok", "integrity", "every page and index is sound")
     return Diagnosis("fail", "integrity", "; ".join(found))
+
+
+def _logs(on: Statements, chain: DigestChain) -> Diagnosis:
+    problems = list[Error]()
+    for (stream,) in on.all("stream_names"):
+        try:
+            check_log(on, chain, stream)
+        except Error as problem:
+            problems.append(problem)
+    return diagnosis_of(problems)
 
 
 def _schema(on: Statements) -> Diagnosis:

@@ -7,7 +7,7 @@ CREATE TABLE store (
 );
 
 -- takeovers: claims from owners that did not release the stream, while its last owned record was stuck_seq.
--- served_at: time of the owner's last write.
+-- served_at: time of the owner's last write. head: digest of the last record, with a seal (`digest_chain.py`).
 CREATE TABLE streams (
     id INTEGER PRIMARY KEY,
     stream TEXT NOT NULL UNIQUE,
@@ -30,12 +30,14 @@ CREATE TABLE streams (
     paused_at INTEGER,
     paused_by TEXT,
     queue TEXT,
-    priority INTEGER
+    priority INTEGER,
+    head BLOB NOT NULL DEFAULT x''
 );
 CREATE INDEX streams_active ON streams (active) WHERE active = 1;
 
 -- In write order: the appends of many streams share pages, so a group commit writes few pages, and long records stay on
--- their page. fence and n identify the append that wrote a row; both are null for admitted rows.
+-- their page. fence and n identify the append that wrote a row; both are null for admitted rows. original: hash of the
+-- payload before its redaction.
 CREATE TABLE log (
     id INTEGER PRIMARY KEY,
     stream INTEGER NOT NULL REFERENCES streams (id) ON DELETE CASCADE,
@@ -46,7 +48,9 @@ CREATE TABLE log (
     key TEXT,
     fence INTEGER,
     n INTEGER,
-    data BLOB NOT NULL
+    data BLOB NOT NULL,
+    digest BLOB NOT NULL,
+    original BLOB
 );
 CREATE UNIQUE INDEX log_seq ON log (stream, seq);
 CREATE UNIQUE INDEX log_key ON log (stream, key) WHERE key IS NOT NULL;

@@ -20,6 +20,7 @@ from perdure.errors import Code, Error
 from perdure.ids import BlobHash, PromiseId, Seq, StreamId, Tenant, WorkerId
 from perdure.inbox.admit import Admission, Delivery, Waiting, stream_unknown
 from perdure.offload import LARGE_BYTES
+from perdure.store.digest_chain import DigestChain
 from perdure.store.locks import WorkerLocks, boot_id
 from perdure.store.permits import Permit, PermitRequest
 from perdure.store.private import diagnose, make_folder
@@ -95,6 +96,7 @@ class SqliteStore:
         self._readers: Readers | None = None
         self._forked = False
         self._look_s = 0.0
+        self._chain = DigestChain()
         self.live = SqliteChannel(self.path)
         _living.add(self)
 
@@ -125,7 +127,14 @@ class SqliteStore:
         if self.path.is_file() and self.path.stat().st_size:
             inspect(self.path, self._release)  # refuses a foreign file before any file appears beside it
         try:
-            return Writer(self.path, self._connect, clock=self._clock, leases=self._leases, counters=self.counters)
+            return Writer(
+                self.path,
+                self._connect,
+                clock=self._clock,
+                leases=self._leases,
+                counters=self.counters,
+                chain=self._chain,
+            )
         except sqlite3.Error as problem:
             raise failure(problem, self.path) from problem
 
@@ -137,6 +146,12 @@ class SqliteStore:
             connection.close()
             raise
         return connection
+
+    def use_chain(self, chain: DigestChain) -> None:
+        """Compute and check the digests of logs with this chain, from the next write on."""
+        self._chain = chain
+        if self._writer is not None:
+            self._writer.chain = chain
 
     async def close(self) -> None:
         """Finish submitted writes, release connections and locks. Safe to call twice."""
@@ -357,10 +372,16 @@ class SqliteStore:
 
     async def load(self, stream: StreamId, *, code: str) -> Loaded:
         """Return the data that a new owner folds. Snapshots of another code version are ignored."""
-        few = self._reading().here(lambda on: reads.load(on, stream, code, limit=FEW + 1))
-        if len(few.rows) <= FEW:
+        few = self._reading().here(lambda on: reads.load(on, self._chain, stream, code, few=FEW))
+        if few is not None:
             return few
-        return await self._reading().bulk(lambda on: reads.load(on, stream, code))
+        many = await self._reading().bulk(lambda on: reads.load(on, self._chain, stream, code))
+        assert many is not None  # without a limit, all rows are read
+        return many
+
+    async def check_log(self, stream: StreamId) -> None:
+        """Raise if a record of a stream does not fit the digest chain."""
+        await self._reading().bulk(lambda on: reads.check_log(on, self._chain, stream))
 
     async def waiting(self, tenant: Tenant) -> Waiting:
         """Return the inputs that wait in all streams of a tenant, and their bytes."""
@@ -542,7 +563,7 @@ class SqliteStore:
 
     async def check(self) -> tuple[Diagnosis, ...]:
         """Check integrity, references, schema version, write-ahead log and unfinished streams without a live worker."""
-        found = await self._reading().bulk(lambda on: reads.check(on, self._leases))
+        found = await self._reading().bulk(lambda on: reads.check(on, self._leases, self._chain))
         return *found, write_lock.diagnose(), diagnose(self._files())
 
     def _files(self) -> tuple[Path, ...]:

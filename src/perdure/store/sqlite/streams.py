@@ -28,8 +28,8 @@ def begin_stream(
     format = max([FORMAT, *(entry.version for entry in entries)])
     stream = tx.run("stream_open", values | {"format": format, "now": now}).lastrowid
     assert stream is not None
-    write_log(tx, (name, stream), Seq(1), entries, by=None)
-    tx.run("stream_annotated", (len(entries), format, now, stream))
+    head = write_log(tx, (name, stream), (Seq(0), tx.chain.empty(name)), entries, by=None)
+    tx.run("stream_annotated", (len(entries), head, format, now, stream))
     return stream
 
 

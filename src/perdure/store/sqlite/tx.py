@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from perdure.clock import Clock
+from perdure.store.digest_chain import DigestChain
 from perdure.store.shapes import Counters
 from perdure.store.sqlite.leases import SqliteLeases
 from perdure.store.sqlite.schema import QUERIES
@@ -46,9 +47,17 @@ class Statements:
 class Tx(Statements):
     """A write transaction in progress, which may be rolled back and repeated."""
 
-    def __init__(self, connection: sqlite3.Connection, counters: Counters, clock: Clock, leases: SqliteLeases) -> None:
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        counters: Counters,
+        clock: Clock,
+        leases: SqliteLeases,
+        chain: DigestChain,
+    ) -> None:
         super().__init__(connection, counters)
         self.clock = clock
+        self.chain = chain
         self.leases = leases
         self.once_durable: list[Callable[[], None]] = []
         self.plans = 0

@@ -23,6 +23,7 @@ from perdure.clock import Clock
 from perdure.errors import Code, Error
 from perdure.offload import LARGE_BYTES
 from perdure.store.answer import Answer
+from perdure.store.digest_chain import DigestChain
 from perdure.store.shapes import Counters
 from perdure.store.sqlite.failures import failure, is_busy, is_io
 from perdure.store.sqlite.leases import SqliteLeases
@@ -84,7 +85,9 @@ class Writer:
         clock: Clock,
         leases: SqliteLeases,
         counters: Counters,
+        chain: DigestChain,
     ) -> None:
+        self.chain = chain
         self._path = path
         self._connect = connect
         self._clock = clock
@@ -203,7 +206,7 @@ class Writer:
 
     def _commit_one(self, job: AnyJob, connection: sqlite3.Connection) -> None:
         """Run a job in the open transaction, then commit or roll back."""
-        tx = Tx(connection, self._counters, self._clock, self._leases)
+        tx = Tx(connection, self._counters, self._clock, self._leases, self.chain)
         try:
             job.run(tx)
             connection.execute("COMMIT")
@@ -269,7 +272,7 @@ class Writer:
             self._commit_batch(batch, connection)
 
     def _commit_batch(self, batch: list[AnyJob], connection: sqlite3.Connection) -> None:
-        tx = Tx(connection, self._counters, self._clock, self._leases)
+        tx = Tx(connection, self._counters, self._clock, self._leases, self.chain)
         try:
             for job in batch:
                 if job.checks_first:

@@ -169,9 +169,9 @@ async def enlist(bench: Bench, *workers: WorkerId, store: Store | None = None) -
         await (store or bench.store).register(worker, pid=1, version="1", now=bench.clock.wall_ms())
 
 
-async def open_stream(store: Store, name: str) -> StreamId:
-    """Open a session with one opening record (seq 1) and one input in its inbox."""
-    stream = stream_of(name)
+async def open_stream(store: Store, name: str, *, stream: StreamId | None = None) -> StreamId:
+    """Open a session, or another stream, with one opening record (seq 1) and one input in its inbox."""
+    stream = stream or stream_of(name)
     await store.admit(said(stream, "hello"))
     return stream
 
@@ -183,10 +183,10 @@ async def take(store: Store, stream: StreamId, worker: WorkerId) -> Hold:
     return Hold(stream, worker, claim.fence, known=claim.last_seq)
 
 
-async def held(bench: Bench, name: str = "one", worker: WorkerId = ANN) -> Hold:
-    """Return a new session owned by a registered worker, with an empty inbox."""
+async def held(bench: Bench, name: str = "one", worker: WorkerId = ANN, *, stream: StreamId | None = None) -> Hold:
+    """Return a new session, or another new stream, owned by a registered worker, with an empty inbox."""
     await enlist(bench, worker)
-    hold = await take(bench.store, await open_stream(bench.store, name), worker)
+    hold = await take(bench.store, await open_stream(bench.store, name, stream=stream), worker)
     (opening,) = await bench.store.inbox(hold.stream)
     await bench.store.append(hold.plan(consume=(opening.id,)))
     return hold

@@ -5,16 +5,19 @@ from __future__ import annotations
 
 from perdure.commit.plan import MAX_COMMIT_ROWS, Prune, Snapshot
 from perdure.errors import Code
-from perdure.ids import Seq
+from perdure.ids import DEFAULT_TENANT, Seq, schedule_stream
 from perdure.inbox.admit import Admitted, Duplicate
 from perdure.testing.laws.bench import Bench, held, note, notes, refusal, repeated, said
+
+PRUNED = schedule_stream(DEFAULT_TENANT, "one")
+"""A stream of a kind that is pruned: in others, a gap is damage."""
 
 
 class PruneLaws:
     """Laws of pruning."""
 
     async def test_pruned_records_leave_gaps_in_the_sequence(self, bench: Bench) -> None:
-        hold, other = await held(bench), await held(bench, "two")
+        hold, other = await held(bench, stream=PRUNED), await held(bench, "two")
         for one in (hold, other):
             await bench.store.append(one.plan(note("a", key="k"), note("b"), note("c", key="l")))
         pruned = await bench.store.append(hold.plan(note("d"), prunes=Prune((Seq(2), Seq(3)))))
@@ -57,7 +60,7 @@ class PruneLaws:
         assert notes(await bench.store.read(hold.stream)) == [(3, "gate"), (4, "b")]
 
     async def test_the_same_prune_again_gets_its_receipt(self, bench: Bench) -> None:
-        hold = await held(bench)
+        hold = await held(bench, stream=PRUNED)
         await bench.store.append(hold.plan(note("a"), note("b")))
         snapshot = Snapshot(Seq(3), "x", b"{}")
         plan = hold.plan(note("c"), snapshot=snapshot, prunes=Prune((Seq(2),)))

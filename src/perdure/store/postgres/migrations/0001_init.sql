@@ -10,7 +10,8 @@ CREATE TABLE perdure.store (
 
 -- Every append updates a row in place; free space on the page avoids index updates.
 -- takeovers: claims from owners that did not release the stream, while its last owned record was stuck_seq.
--- served_at: time of the owner's last write, on the server's clock.
+-- served_at: time of the owner's last write, on the server's clock. head: digest of the last record, with a seal
+-- (`digest_chain.py`).
 CREATE TABLE perdure.streams (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     stream text COLLATE "C" NOT NULL UNIQUE,
@@ -33,13 +34,15 @@ CREATE TABLE perdure.streams (
     paused_at bigint,
     paused_by text,
     queue text COLLATE "C",
-    priority int
+    priority int,
+    head bytea NOT NULL DEFAULT ''
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);
 CREATE INDEX streams_active ON perdure.streams (owner) WHERE active;
 CREATE INDEX streams_owner ON perdure.streams (owner) WHERE owner IS NOT NULL;
 CREATE INDEX streams_listed ON perdure.streams (tenant, kind);
 
--- fence and n identify the append that wrote a row; both are null for admitted rows.
+-- fence and n identify the append that wrote a row; both are null for admitted rows. original: hash of the payload before
+-- its redaction.
 -- No reference to streams: every writer holds the lock on the stream's row, so a check per row is unnecessary.
 CREATE TABLE perdure.log (
     stream bigint NOT NULL,
@@ -51,6 +54,8 @@ CREATE TABLE perdure.log (
     kind text NOT NULL,
     key text COLLATE "C",
     data bytea NOT NULL,
+    digest bytea NOT NULL,
+    original bytea,
     PRIMARY KEY (stream, seq)
 );
 CREATE UNIQUE INDEX log_key ON perdure.log (stream, key) WHERE key IS NOT NULL;
