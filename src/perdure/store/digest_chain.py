@@ -99,7 +99,7 @@ class DigestChain:
         bound = _digest(original, _hash(data), _place(stream, row.seq, row))
         return original + self._sealed(bound, "redacted", stream, str(row.seq))
 
-    def fits(self, stream: StreamId, row: ChainedRow, before: bytes) -> bool:
+    def fits(self, stream: StreamId, row: ChainedRow, before: bytes) -> bool:  # threat: S9, T-SEC-04
         """Return whether a record continues the chain after a digest."""
         place, payload = _place(stream, row.seq, row), _hash(row.data)
         if row.original is None:
@@ -113,8 +113,8 @@ class DigestChain:
 
     def check(
         self, stream: StreamId, rows: Iterable[ChainedRow], *, head: bytes, last_seq: Seq, first: Seq = Seq(1)
-    ) -> None:
-        """Check that these rows are the end of a log, from seq `first` on.
+    ) -> bytes:
+        """Check that these rows are the end of a log, from seq `first` on; return the digest of the last record.
 
         For a `first` above 1, the link of the first row is not checked.
 
@@ -123,7 +123,7 @@ class DigestChain:
         """
         check = LogCheck(self, stream, first)
         check.add(rows)
-        check.end(head, last_seq)
+        return check.end(head, last_seq)
 
     def damaged(self, stream: StreamId, seq: Seq, because: str) -> Error:
         """Return the error for a log that was changed (with a codec) or damaged (without one)."""
@@ -173,13 +173,14 @@ class LogCheck:
                 raise self._chain.damaged(self._stream, row.seq, "the record does not fit the digest chain")
             self._seq, self._before = row.seq, row.digest
 
-    def end(self, head: bytes, last_seq: Seq) -> None:
-        """Check that the log ends here."""
+    def end(self, head: bytes, last_seq: Seq) -> bytes:
+        """Check that the log ends here; return the digest of the last record."""
         digest = self._chain.digest_of(self._stream, head, last_seq)
         if self._seq != last_seq and not (self._gaps and self._seq < last_seq):
             raise self._chain.damaged(self._stream, Seq(self._seq + 1), f"the log ends before its record {last_seq}")
         if self._seq == last_seq and self._before is not None and digest != self._before:
             raise self._chain.damaged(self._stream, self._seq, "the last record does not fit the end of the log")
+        return digest
 
 
 def diagnosis_of(problems: Sequence[Error]) -> Diagnosis:

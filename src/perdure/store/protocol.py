@@ -268,11 +268,11 @@ class Store(Protocol):
         """
         ...
 
-    async def check_log(self, stream: StreamId) -> None:
-        """Check every record of a stream against the digest chain.
+    async def check_log(self, stream: StreamId) -> str:
+        """Check every record of a stream against the digest chain; return the digest of the last record, in hex.
 
         Raises:
-            Error: as `load`, for the first record that does not fit.
+            Error: as `load`, for the first record that does not fit; `session_unknown`.
         """
         ...
 

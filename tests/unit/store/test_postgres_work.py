@@ -324,6 +324,25 @@ async def test_text_that_the_server_cannot_hold_is_refused_alone(store: Postgres
     assert (await store.append(plan(claims[1], ANN, 1, entry("a")))).first_seq == 2
 
 
+async def test_s9_append_continues_the_record_of_another_process(store: PostgresStore, postgres_url: str) -> None:
+    claim = await owned(store, "one", ANN)
+    await store.load(claim.stream, code="x")  # the head of the stream is known from here on
+    other = PostgresStore(postgres_url, RealClock())
+    await other.open()
+    try:
+        plans = [
+            plan(claim, ANN, 1, entry("a"), known=2),
+            plan(claim, ANN, 2, entry("b", key="k"), known=4),
+            replace(plan(claim, ANN, 3, entry("c"), known=6), timers=(SetTimer("nap", 10**15),)),
+        ]
+        for number, each in enumerate(plans):
+            await other.annotate(claim.stream, entry("theirs"))
+            assert (await store.append(each)).first_seq == 3 + 2 * number
+            assert await other.check_log(claim.stream)
+    finally:
+        await other.close()
+
+
 async def test_a_deadlock_is_tried_again(store: PostgresStore, postgres: Server) -> None:
     claims = [await owned(store, f"s{i}", ANN) for i in range(2)]
     rival = await dial(postgres.url(), settings={}, cached=0, connect_s=5, command_s=30)

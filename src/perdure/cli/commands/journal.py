@@ -92,19 +92,29 @@ async def _record(name: str, seq: int, db: str, *, json: bool) -> None:
 
 
 @app.command()
-def verify(session: SessionName, db: Db = "", json: Json = False) -> None:
+def verify(
+    session: SessionName,
+    db: Db = "",
+    json: Json = False,
+    expect_head: Annotated[
+        str, Option("--expect-head", metavar="DIGEST", help="Fail unless the log ends with this digest.")
+    ] = "",
+) -> None:
     """Verify a session's log.
 
-    Checks that record numbers have no gaps, and that every effect started once and settled once. The snapshot with the
-    records after it must give the same state as the whole log.
+    Checks that each record fits the digest chain, that record numbers have no gaps, and that every effect started once
+    and settled once. The snapshot with the records after it must give the same state as the whole log.
+
+    A log that was replaced by an older copy of itself fits its own chain. To find that, keep the printed digest
+    elsewhere and pass it with --expect-head.
     """
     from perdure.cli.store_locator import run
 
-    if not run(lambda: _verify(session, db, json=json)):
+    if not run(lambda: _verify(session, db, expect_head, json=json)):
         raise Exit(1)
 
 
-async def _verify(name: str, db: str, *, json: bool) -> bool:
+async def _verify(name: str, db: str, expected: str, *, json: bool) -> bool:
     from perdure.cli.screen import count, emit, say
     from perdure.cli.store_locator import find_session, opened
     from perdure.observe.verify import verify as check
@@ -114,8 +124,12 @@ async def _verify(name: str, db: str, *, json: bool) -> bool:
         session = await find_session(rt, name)
         info = await core_of(rt).store.stream(ref_of(session).stream)
         assert info is not None
-        verdict = check(info, await session.journal(), await core_of(rt).store.load(ref_of(session).stream, code=CODE))
-    ok = not verdict.problems
+        store, stream = core_of(rt).store, ref_of(session).stream
+        head = await store.check_log(stream)
+        verdict = check(info, await session.journal(), await store.load(stream, code=CODE))
+    other = (f"the log ends with digest {head}",) if expected and expected != head else ()
+    problems = (*verdict.problems, *other)
+    ok = not problems
     if json:
         emit(
             type="verdict",
@@ -126,13 +140,14 @@ async def _verify(name: str, db: str, *, json: bool) -> bool:
             turns=verdict.turns,
             effects=verdict.effects,
             snapshot_seq=verdict.snapshot_seq,
-            problems=verdict.problems,
+            problems=problems,
+            head=head,
         )
         return ok
     snapshot = f"snapshot at #{verdict.snapshot_seq}" if verdict.snapshot_seq else "no snapshot yet"
     counts = ((verdict.records, "record"), (verdict.turns, "turn"), (verdict.effects, "effect"))
     counted = ", ".join([*(count(number, noun) for number, noun in counts), snapshot])
-    for problem in verdict.problems:
+    for problem in problems:
         say(problem, "fail")
-    say(f"{'OK' if ok else 'FAIL'}  {session.id}  {counted}", "ok" if ok else "fail")
+    say(f"{'OK' if ok else 'FAIL'}  {session.id}  {counted}, digest {head}", "ok" if ok else "fail")
     return ok

@@ -103,6 +103,11 @@ class StreamHost(Protocol):
         ...
 
 
+def _is_unreadable(problem: Error | None) -> bool:
+    """Return whether this process can never load a log: it lacks the key, or a record is damaged."""
+    return problem is not None and (problem.code is Code.CODEC_FAILED or "seq" in problem.details)
+
+
 class StreamPool:
     """The sessions and processes that this worker owns."""
 
@@ -412,9 +417,9 @@ class StreamPool:
                 log.warning("%s", problem, extra={"stream": stream})
                 self.unknown_agents.add(stream)
                 await host.hand_over()
-            case Code.CODEC_FAILED if host:
+            case Code.CODEC_FAILED | Code.STORE_CORRUPT if host and _is_unreadable(problem):
                 log.error("%s", problem, extra={"stream": stream})
-                self.unknown_agents.add(stream)  # left to a worker that has the key
+                self.unknown_agents.add(stream)  # left to a worker that has the key, or to a repair
                 await host.let_go()
             case Code.GATE_CLOSED | Code.LEASE_LOST:
                 self._refold.add(stream)  # fold the log again: it has the reason

@@ -21,10 +21,10 @@ def load(on: Tables, stream: StreamId, code: str) -> Loaded:
     return Loaded(snapshot, tuple(tail), tuple(found.inbox.values()))
 
 
-def check_log(stream: Stream, first: Seq = Seq(1)) -> None:
-    """Raise if a record of a stream, from seq `first` on, does not fit the digest chain."""
+def check_log(stream: Stream, first: Seq = Seq(1)) -> bytes:
+    """Check a stream, from seq `first` on, against the digest chain; return the digest of the last record."""
     rows = (stored.chained for stored in stream.log[first - 1 :] if not stored.pruned)
-    stream.chain.check(stream.id, rows, head=stream.head, last_seq=stream.last_seq, first=first)
+    return stream.chain.check(stream.id, rows, head=stream.head, last_seq=stream.last_seq, first=first)
 
 
 def listed(on: Tables, tenant: Tenant, kind: str, tag: str | None) -> list[Stream]:

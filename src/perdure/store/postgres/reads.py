@@ -10,7 +10,7 @@ from perdure.commit.changes import Pause
 from perdure.commit.plan import Blob, Snapshot
 from perdure.errors import Code, Error
 from perdure.ids import BlobHash, PromiseId, Seq, StreamId, Tenant, WorkerId
-from perdure.inbox.admit import Waiting
+from perdure.inbox.admit import Waiting, stream_unknown
 from perdure.offload import offload
 from perdure.store.digest_chain import ChainedRow, LogCheck, diagnosis_of
 from perdure.store.postgres.claims import find_worker, list_workers
@@ -68,21 +68,22 @@ async def load(on: PgTransaction, stream: StreamId, code: str) -> Loaded:
     return Loaded(snapshot, log_rows(stream, tail), tuple(waiting))
 
 
-async def check_log(on: PgTransaction, stream: StreamId) -> None:
-    """Raise if a record of a stream does not fit the digest chain."""
+async def check_log(on: PgTransaction, stream: StreamId) -> str:
+    """Check a stream against the digest chain; return the digest of the last record."""
     end = await on.one("stream_head", stream)
     if end is None:
-        return
+        raise stream_unknown(stream)
     (last_seq, head), after = end, Seq(0)
     check = LogCheck(on.heads.chain, stream)
     try:
         while rows := [ChainedRow(*row) for row in await on.all("log_chained", stream, after, last_seq, _PAGE)]:
             await offload(_ROW_BYTES * len(rows) + sum([len(row.data) for row in rows]), check.add, rows)
             after = rows[-1].seq
-        check.end(head, last_seq)
+        return check.end(head, last_seq).hex()
     except Error:
-        if await on.one("stream_head", stream) is not None:  # else it was deleted meanwhile
-            raise
+        if await on.one("stream_head", stream) is None:
+            raise stream_unknown(stream) from None  # it was deleted meanwhile
+        raise
 
 
 async def _records(on: PgTransaction) -> Diagnosis:
@@ -92,7 +93,8 @@ async def _records(on: PgTransaction) -> Diagnosis:
             try:
                 await check_log(on, name)
             except Error as problem:
-                problems.append(problem)
+                if problem.code is not Code.SESSION_UNKNOWN:  # deleted meanwhile
+                    problems.append(problem)
         after = names[-1]
     return diagnosis_of(problems)
 

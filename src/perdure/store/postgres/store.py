@@ -557,9 +557,9 @@ class PostgresStore:
         """Return the data that a new owner folds. Snapshots of another code version are ignored."""
         return await self._read(lambda on: reads.load(on, stream, code))
 
-    async def check_log(self, stream: StreamId) -> None:
-        """Raise if a record of a stream does not fit the digest chain."""
-        await self._read(lambda on: reads.check_log(on, stream))
+    async def check_log(self, stream: StreamId) -> str:
+        """Check a stream against the digest chain; return the digest of the last record."""
+        return await self._read(lambda on: reads.check_log(on, stream))
 
     async def waiting(self, tenant: Tenant) -> Waiting:
         """Return the inputs that wait in all streams of a tenant, and their bytes."""

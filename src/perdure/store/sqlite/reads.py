@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 from perdure.commit.changes import Pause
 from perdure.commit.plan import Blob, Snapshot
 from perdure.errors import Code, Error
 from perdure.ids import BlobHash, PromiseId, Seq, StreamId, Tenant, WorkerId
+from perdure.inbox.admit import stream_unknown
 from perdure.store.digest_chain import ChainedRow, DigestChain, diagnosis_of
 from perdure.store.shapes import Diagnosis, Head, InboxRow, Loaded, StreamInfo, unfinished
 from perdure.store.sqlite.claims import find_worker, list_workers
@@ -59,13 +61,14 @@ def chained(on: Statements, stream: StreamId, *, after: Seq, until: Seq, limit: 
     return [ChainedRow(*row) for row in on.all("log_chained", (stream, after, until, limit or _NO_LIMIT))]
 
 
-def check_log(on: Statements, chain: DigestChain, stream: StreamId) -> None:
-    """Raise if a record of a stream does not fit the digest chain."""
+def check_log(on: Statements, chain: DigestChain, stream: StreamId) -> str:
+    """Check a stream against the digest chain; return the digest of the last record."""
     found = on.one("stream_load", ("", stream))
-    if found is not None:
-        last_seq, head, *_ = found
-        rows = (ChainedRow(*row) for row in on.run("log_chained", (stream, 0, last_seq, _NO_LIMIT)))
-        chain.check(stream, rows, head=head, last_seq=last_seq)
+    if found is None:
+        raise stream_unknown(stream)
+    last_seq, head, *_ = found
+    with closing(on.run("log_chained", (stream, 0, last_seq, _NO_LIMIT))) as found:  # an open cursor keeps its view
+        return chain.check(stream, (ChainedRow(*row) for row in found), head=head, last_seq=last_seq).hex()
 
 
 def read(on: Statements, stream: StreamId, *, after: Seq, until: Seq | None, limit: int | None) -> tuple[Row, ...]:

@@ -379,9 +379,9 @@ class SqliteStore:
         assert many is not None  # without a limit, all rows are read
         return many
 
-    async def check_log(self, stream: StreamId) -> None:
-        """Raise if a record of a stream does not fit the digest chain."""
-        await self._reading().bulk(lambda on: reads.check_log(on, self._chain, stream))
+    async def check_log(self, stream: StreamId) -> str:
+        """Check a stream against the digest chain; return the digest of the last record."""
+        return await self._reading().bulk(lambda on: reads.check_log(on, self._chain, stream))
 
     async def waiting(self, tenant: Tenant) -> Waiting:
         """Return the inputs that wait in all streams of a tenant, and their bytes."""
