@@ -367,7 +367,7 @@ MUTANTS = [
     Mutant(
         "a plan that needs the slow path is batched with others",
         "store/postgres/appends.py",
-        "        if len(chain.jobs) > 1 or not _goes_on(plan):\n            return False\n",
+        "        if len(chain.jobs) > 1 or chain.digests is None or not _goes_on(plan):\n            return False\n",
         "",
         f"{STORES}::TestPostgresTogether",
     ),
