@@ -14,7 +14,11 @@ from pathlib import Path
 import pytest
 
 import perdure as package
+from perdure import Runtime, RuntimeOptions
+from perdure.cli.demo.tour import Tour, find_unfinished
+from perdure.cli.demo.travel import AGENT, INPUT, TravelWorld, travel_agent
 from tests.e2e.command import COMMAND, Ran, environment, perdure
+from tests.scenarios.test_approvals import parked
 
 pytestmark = pytest.mark.crash
 
@@ -148,6 +152,20 @@ def test_ctrl_c_stops_the_worker_and_the_next_run_carries_on(tmp_path: Path) -> 
     assert "Stopped: the worker was killed" in stopped.out
     assert demo(tmp_path).code == 0
     assert len(ledger(tmp_path)) == 1
+
+
+async def test_demo_resumes_a_session_parked_at_the_approval(tmp_path: Path) -> None:
+    tour = Tour(tmp_path, 0.0, "perdure demo")
+    world = TravelWorld(tour.ledger, tour.outbox)
+    options = RuntimeOptions(idle_timeout_s=0)
+    async with Runtime(f"sqlite:///{tour.store}", agents=[travel_agent(world)], deps=world, options=options) as rt:
+        session = await rt.session("trip-1", agent=AGENT)
+        await session.send(INPUT)
+        await parked(rt, session)
+    async with Runtime(f"sqlite:///{tour.store}", worker=False) as rt:
+        found = await find_unfinished(rt)
+        assert (found.session.id, found.bookings) == ("trip-1", 1)
+        assert found.interrupted is not None
 
 
 @pytest.mark.slow

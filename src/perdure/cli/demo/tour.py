@@ -96,7 +96,7 @@ async def run_tour(tour: Tour, *, reset: bool) -> int:
 
 async def _run(tour: Tour) -> int:
     async with Runtime(f"sqlite:///{tour.store}", worker=False) as rt:
-        found = await _find(rt)
+        found = await find_unfinished(rt)
         child = await _start(tour, found.session.id)
         try:
             _banner(tour, child.pid)
@@ -115,11 +115,16 @@ async def _start(tour: Tour, session: str) -> asyncio.subprocess.Process:
     )
 
 
-async def _find(rt: Runtime) -> Found:
+async def find_unfinished(rt: Runtime) -> Found:
+    """Return the session whose trip has not ended, or a new session.
+
+    Raises:
+        Error: `session_busy` if a live worker owns it.
+    """
     workers = {worker.id: worker for worker in await core_of(rt).store.workers()}
     infos = await core_of(rt).session_streams(limit=1000)
     for info in infos:
-        if not info.active and not info.waiting_inputs:
+        if not (info.active or info.parked or info.waiting_inputs):
             continue
         owner = workers.get(info.owner) if info.owner else None
         if info.owner_alive:
