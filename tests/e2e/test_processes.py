@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from tests.e2e.command import perdure
 @process
 async def waits(ctx: ProcessContext) -> str:
     await ctx.step("begin", lambda: None)
-    return str(await ctx.wait_for_signal("go"))
+    return str(await ctx.wait_for_signal("go", timeout="2h"))
 
 
 @pytest.fixture
@@ -73,7 +74,10 @@ def test_a_process_is_explained_given_up_removed_and_seen_from_sessions(tmp_path
     db = ("--db", "s.db")
     [why] = perdure("why", "w", *db, "--json", cwd=tmp_path).objects
     assert (why["status"], why["because"], why["code"]) == ("waiting", "waits for signal:go:1", None)
-    assert "because" in perdure("why", "w", *db, cwd=tmp_path).out
+    assert "'until': '2" in str(why["waiting"])
+    told = perdure("why", "w", *db, cwd=tmp_path).out
+    assert re.search(r"^  waits for  signal:go:1, for .+ now, for 1 h 59 m more$", told, re.M), told
+    assert re.search(r"^  hint       `perdure processes signal w go --db s\.db`$", told, re.M), told
     for name in ("one", "two"):
         assert perdure("processes", "share", "w", name, *db, cwd=tmp_path).code == 0
     gone = perdure("processes", "unshare", "w", "one", *db, cwd=tmp_path)

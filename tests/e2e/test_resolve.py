@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -67,6 +69,14 @@ def test_a_key_is_answered_once_and_never_printed(waiting: tuple[Path, EventKey]
     for ran in said:
         assert key.signature not in ran.out + ran.err
         assert key.text[:-3] not in ran.out + ran.err
+
+
+def test_event_is_resolved_by_the_command_that_why_prints(waiting: tuple[Path, EventKey]) -> None:
+    folder, _ = waiting
+    why = perdure("why", "s-1", "--db", "s.db", cwd=folder).out
+    (printed,) = re.findall(r"`perdure (resolve [^`]*)`", why)  # once: the hint does not repeat the wait's text
+    pasted = perdure(*shlex.split(printed), cwd=folder)
+    assert pasted.code == 0, printed + pasted.err
 
 
 def test_the_key_comes_from_stdin_or_a_file(waiting: tuple[Path, EventKey]) -> None:

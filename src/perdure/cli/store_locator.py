@@ -87,7 +87,10 @@ def to_paste(text: str, db: str) -> str:
 
 def _with_db(command: str, rest: str, db: str) -> str:
     flag = db_flag(db)
-    return f"`{pasteable(command)}{flag}{rest}`" if rest.startswith(" -- ") else f"`{pasteable(command)}{rest}{flag}`"
+    if rest.startswith(" --") and " -- " in rest:  # options end at the `--`, and no word comes before it
+        options, _, words = rest.partition(" -- ")
+        return f"`{pasteable(command)}{options}{flag} -- {words}`"
+    return f"`{pasteable(command)}{rest}{flag}`"
 
 
 def _without_password(db: str) -> str:

@@ -25,6 +25,7 @@ PendingKind = Literal["approval", "doubt", "client_call", "question", "completio
 
 _ID_CHARS = 16
 _SHOWN_CHARS = 80
+_SOME_VALUE = """ --value '"…"'"""
 _PREFIXES: dict[PendingKind, str] = {"approval": "apr_", "doubt": "dbt_"}
 
 
@@ -79,9 +80,8 @@ def who_can_answer(kind: Literal["approval", "doubt"], promise: PromiseId) -> st
     """Return the calls and commands that resolve a request to a person."""
     id = ask_id(kind, promise)
     if kind == "approval":
-        return (
-            f"rt.approvals.approve({id!r}, by=...) or .deny(...); `{command_line('approvals approve', id)}` or `deny`"
-        )
+        commands = f"`{command_line('approvals approve', id)}` or `{command_line('approvals deny', id)}`"
+        return f"rt.approvals.approve({id!r}, by=...) or .deny(...); {commands}"
     return f"rt.approvals.settle({id!r}, ..., by=...); `{command_line('approvals settle', id)} OUTCOME`"
 
 
@@ -205,7 +205,7 @@ def _item(
         case AwaitEvent(about=PreparedToolCall()), _ if decision is not None:
             yield decision
         case AwaitEvent(), PartRef(kind="event", name=name):
-            command = f"`{command_line('resolve', at.session, name)}`"
+            command = f"`{command_line('resolve', at.session, name, flags=_SOME_VALUE)}`"
             who = f"session.resolve({name!r}, ...), or the key that was handed out; {command}"
             yield _plain(started, at, "event", name, f"event {name!r} of tool {at.tool}", who)
         case AwaitEvent(), EffectRef(tail="completion") if ended is None:

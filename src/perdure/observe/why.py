@@ -232,11 +232,8 @@ _IN_THEIR_WORDS = ("client_call", "question")
 
 
 def _who_can(waiting: Sequence[WaitInfo]) -> str:
-    if asked := [item.who for item in waiting if item.who.startswith(("a person", "the client", "rt.approvals"))]:
-        return asked[0]
-    refs = [parse_ref(item.effect) for item in waiting if item.effect]
-    names = [ref.name for ref in refs if isinstance(ref, PartRef) and ref.kind == "event"]
-    return f"answer it: session.resolve({names[0]!r}, ...), or with the key that was handed out" if names else ""
+    ways = ("a person", "the client", "rt.approvals", "session.resolve")
+    return next((item.who for way in ways for item in waiting if item.who.startswith(way)), "")
 
 
 def _under_way(rows: Sequence[Row]) -> list[WaitInfo]:

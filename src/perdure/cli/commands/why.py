@@ -30,7 +30,7 @@ async def _explain(id: str, db: str, *, json: bool) -> None:
 
     async with opened(db) as rt:
         if await _is_process(rt, id):
-            await _explain_process(rt, id, json=json)
+            await _explain_process(rt, id, db, json=json)
         else:
             await _explain_session(rt, await find_session(rt, id), db, json=json)
 
@@ -44,17 +44,48 @@ async def _is_process(rt: Runtime, id: str) -> bool:
     return await core_of(rt).store.stream(process_stream(rt.tenant, id)) is not None
 
 
-async def _explain_process(rt: Runtime, id: str, *, json: bool) -> None:
-    from perdure.cli.screen import emit, one_line, say
+async def _explain_process(rt: Runtime, id: str, db: str, *, json: bool) -> None:
+    from perdure.cli.screen import emit, one_line, say, took, utc
+    from perdure.cli.store_locator import to_paste
+    from perdure.observe.command_lines import command_line
+    from perdure.vocab.refs import PartRef
 
-    answer = await rt.get_process(id).why()
+    handle = rt.get_process(id)
+    answer, waits = await handle.why(), (await handle.info()).waiting
+    refs = [PartRef.parse(wait.effect) for wait in waits]
+    signals = [ref.name.rpartition(":")[0] for ref in refs if ref.kind == "signal"]
+    hint = f"`{command_line('processes signal', id, signals[0])}`" if signals else ""
     if json:
-        emit(type="why", v=1, process=id, status=answer.status, because=answer.because, code=answer.code or None)
+        waiting = [
+            {
+                "what": wait.effect.partition("/")[2],
+                "since": utc(wait.since),
+                "until": utc(wait.until) if wait.until else None,
+            }
+            for wait in waits
+        ]
+        emit(
+            type="why",
+            v=1,
+            process=id,
+            status=answer.status,
+            because=answer.because,
+            code=answer.code or None,
+            waiting=waiting,
+            hint=hint,
+        )
         return
     say(f"{one_line(id, 60)}  {answer.status}")
     say(f"  because    {one_line(answer.because, 400)}")
     if answer.code:
         say(f"  code       {answer.code}")
+    now = core_of(rt).clock.wall_ms()
+    for wait in waits:
+        left = f", for {took(max(0, wait.until - now))} more" if wait.until else ""
+        what = one_line(wait.effect.partition("/")[2], 80)
+        say(f"  waits for  {what}, for {took(now - wait.since)} now{left}")
+    if hint:
+        say(f"  hint       {to_paste(hint, db)}")
 
 
 async def _explain_session(rt: Runtime, session: Session, db: str, *, json: bool) -> None:
@@ -100,5 +131,5 @@ async def _explain_session(rt: Runtime, session: Session, db: str, *, json: bool
         say(f"  queued     {count(answer.queued, 'input')}")
     if owner:
         say(f"  worker     pid {owner.pid}, {'alive' if owner.alive else 'gone'}")
-    if answer.hint:
+    if answer.hint and all(item.who != answer.hint for item in answer.waiting):
         say(f"  hint       {to_paste(answer.hint, db)}")
