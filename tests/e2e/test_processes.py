@@ -49,6 +49,7 @@ def test_a_process_is_listed_shown_followed_and_spoken_to(folder: Path) -> None:
     assert perdure("processes", "cancel", "w 1", "--reason", "enough", *db, cwd=folder).code == 0
     logged = perdure("processes", "logs", "w 1", *db, cwd=folder)
     assert logged.code == 0, logged.err
+    assert re.search(r"until (\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d$", logged.out, re.M)
     for word in ("registered", "first started", "begin", "signal.go", "process.cancel_requested"):
         assert word in logged.out
     assert perdure("processes", "list", "--all", "-q", *db, cwd=folder).out == "w 1\n"

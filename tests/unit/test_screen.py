@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import pytest
 from rich.console import Console
 
 from perdure.cli import screen
-from perdure.cli.screen import Column, table
+from perdure.cli.screen import Column, clock, due, table
 
 WHOLE = ("nightly-2026-11-16-with-a-long-name", "waiting", "2 h ago")
 ROW = (*WHOLE, "python:nightly_reconciliation_of_accounts", "signal:approved:1, sleep:until tomorrow morning")
@@ -36,3 +38,9 @@ def test_only_what_gives_is_cut_the_last_one_first(
     assert len(line) <= max(width, needed)
     assert (ROW[3] in line) or line.endswith("…"), "the last one is cut before the one before it"
     assert (ROW[4] in line) == (width == 160)
+
+
+def test_due_time_has_a_date_unless_it_is_today() -> None:
+    noon = int(datetime(2026, 3, 4, 12).astimezone().timestamp() * 1000)
+    assert due(noon + 1, noon) == clock(noon)
+    assert due(noon + 3 * 86_400_000, noon) == "2026-03-07 12:00:00"

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from perdure.cli.screen import clock, one_line, utc
+from perdure.cli.screen import clock, due, one_line, utc
 from perdure.codec import encode
 from perdure.ids import EffectId, stream_names
 from perdure.observe.events import Cursor, RecordEvent
@@ -330,7 +330,7 @@ class Reader:
         kind, name, result = "tool", self._tool(ref), "begun"
         match started.kind:
             case EffectKind.SLEEP:
-                kind, result = "pause", f"until {clock(started.due_at)}" if started.due_at else "begun"
+                kind, result = "pause", f"until {due(started.due_at)}" if started.due_at else "begun"
             case EffectKind.LLM_CALL:
                 kind, result = "model", "called"
             case EffectKind.AWAIT_EVENT if ref.tail in ("approval", "doubt"):
@@ -406,7 +406,7 @@ def _decided(resolution: Resolution) -> tuple[str, str]:
 
 def _part_begun(started: EffectStarted) -> str:
     if started.due_at is not None:
-        return f"until {clock(started.due_at)}"
+        return f"until {due(started.due_at)}"
     return "intent saved" if started.effect == "once" else "begun"
 
 

@@ -183,6 +183,15 @@ def clock(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).astimezone().strftime("%H:%M:%S")
 
 
+def due(at_ms: int, now_ms: int | None = None) -> str:
+    """Format a due time for people: the local time of day, after the date unless that is today."""
+    from perdure.runtime.clock import SystemClock
+
+    at = datetime.fromtimestamp(at_ms / 1000, UTC).astimezone()
+    now = datetime.fromtimestamp((SystemClock().wall_ms() if now_ms is None else now_ms) / 1000, UTC).astimezone()
+    return clock(at_ms) if at.date() == now.date() else f"{at:%Y-%m-%d} {clock(at_ms)}"
+
+
 def took(ms: int | None) -> str:
     """Format a duration in a readable unit."""
     if ms is None:
