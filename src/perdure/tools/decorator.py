@@ -75,16 +75,22 @@ class ToolOptions(TypedDict, total=False):
     concurrency_group: str
     """Calls of the same group never overlap."""
     name: str | None
+    """Name that the model calls. Default: the function's name."""
     description: str | None
+    """Text that the model reads. Default: the docstring, without its sections."""
     title: str
     """Name shown to people."""
     category: str
+    """Group of tools, shown to people."""
     defer_loading: DeferrablePolicy
     """Whether the schema may be omitted until the model requests it, in a large toolbox."""
     narrate: Narrator | Templates | None
     """Descriptions of a call for people: sentences by language and phase, or a function that returns them."""
     hints: ToolHints | None
+    """Claims about the tool's behaviour: `readonly`, `destructive`, `idempotent`, `open_world` and others."""
     in_doubt: DoubtPolicy | None
+    """For a `once` call in doubt: `tell` the model that the outcome is unknown (default), `ask` a person, or `probe`
+    the external system (always, with a probe)."""
     needs_approval: bool | Literal["policy"] | Approve | None
     """Whether a call needs approval: always, by a function of the arguments (and the context), or by `"policy"`.
 

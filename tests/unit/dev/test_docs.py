@@ -361,6 +361,18 @@ def test_reference_pages_name_what_exists() -> None:
     assert failures == []
 
 
+def test_reference_describes_every_option_of_a_tool() -> None:
+    assert "::: perdure.tools.decorator.ToolOptions" in (ROOT / "docs" / "reference" / "tool.md").read_text()
+    body = ast.parse(inspect.getsource(ToolOptions)).body[0]
+    assert isinstance(body, ast.ClassDef)
+    described = [
+        one.target.id
+        for one, text in pairwise(body.body)
+        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name) and isinstance(text, ast.Expr)
+    ]
+    assert sorted(described) == sorted(ToolOptions.__annotations__)
+
+
 def test_drawings_are_small_titled_and_self_contained() -> None:
     svg = "{http://www.w3.org/2000/svg}"
     drawings = sorted((ROOT / "docs" / "assets").rglob("*.svg"))
