@@ -1,4 +1,4 @@
-"""Types of returned values, for annotations."""
+"""Types of returned values, for annotations, and the limits that `RuntimeOptions` takes."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from perdure.observe.pending import PendingItem
 from perdure.observe.why import Explanation
 from perdure.runtime.audit import AuditedAct
 from perdure.runtime.deps import DepsContext
+from perdure.runtime.input_limits import InputLimits
 from perdure.runtime.instructions import InstructionsContext
+from perdure.runtime.processes.limits import ProcessLimits
 from perdure.runtime.sessions.info import SessionDetails, SessionInfo
+from perdure.services.spawns import SpawnLimits
 from perdure.tools.context import Cancellation
 from perdure.vocab.messages import AttachmentRef
 from perdure.vocab.outcomes import PendingCompletion
@@ -19,10 +22,13 @@ __all__ = [
     "Cancellation",
     "DepsContext",
     "Explanation",
+    "InputLimits",
     "InstructionsContext",
     "PendingCompletion",
     "PendingItem",
+    "ProcessLimits",
     "SessionDetails",
     "SessionInfo",
+    "SpawnLimits",
     "Usage",
 ]
