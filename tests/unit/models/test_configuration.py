@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
 
-from perdure import Code, Error
+from perdure import Agent, Code, Error, Runtime
 from perdure.models.providers.credentials import LocalCredentials
 from perdure.models.providers.names import PROVIDERS
 
@@ -74,3 +75,22 @@ def test_s06_file_that_others_can_write_is_refused(file: Path, mode: int) -> Non
         LocalCredentials({}, file).of(OPENAI)
     assert caught.value.code is Code.CONFIG_UNTRUSTED
     assert caught.value.hint == "chmod go-w perdure.toml"
+
+
+@pytest.fixture
+def folder_of_a_file_with_an_address(file: Path) -> Path:
+    file.write_text(ELSEWHERE + 'api_key = "sk-canary"\n')
+    return file.parent
+
+
+async def test_s06_runtime_warns_of_an_address_from_the_file(
+    folder_of_a_file_with_an_address: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(folder_of_a_file_with_an_address)
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    async with Runtime("memory://", agents=[Agent("a", model="openai:gpt-5.2")]):
+        warned = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
+    said = "model address configured provider=openai address=http://evil.example/v1 source=perdure.toml"
+    assert warned == [said]
+    assert "sk-canary" not in caplog.text
