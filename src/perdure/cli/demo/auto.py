@@ -237,6 +237,7 @@ def _announce(todo: list[Point]) -> None:
     where = count(len(todo), "point")
     say(f"Kills a worker (SIGKILL) at {where} of one booking; a second one resumes.")
     say("Charges: lines in a ledger without deduplication, at the kill -> at the end.")
+    say("Replayed: outcomes saved before the kill. Counts vary: no model or pure call waits for the disk.")
     say()
     say(_LAYOUT.format("POINT", "WHAT", "CHARGES", "RECOVERY", "").rstrip(), "dim")
 
