@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from perdure.codec import Json
 from perdure.errors import Code, Error
@@ -150,7 +150,7 @@ class Models:
             if known.api_key is not None:
                 return ProviderCredentials(known.api_key, known.base_url)
             found = await self.credentials_of(provider)
-            return ProviderCredentials(found.api_key, known.base_url or found.base_url)
+            return replace(found, base_url=known.base_url or found.base_url)
 
         return ProviderModel(name, provider, known.model, credentials)
 

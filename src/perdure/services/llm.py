@@ -14,10 +14,15 @@ from perdure.services.secrets import Secret
 
 @dataclass(frozen=True, slots=True)
 class ProviderCredentials:
-    """Credentials of a provider: a key, and a base URL if it differs from the default."""
+    """Credentials of a provider: a key, and a base URL if it differs from the default.
+
+    `key_variable` names the environment variable that holds the key. Without it, an SDK gets nothing else from the
+    environment for this base URL.
+    """
 
     api_key: Secret | None = None
     base_url: str | None = None
+    key_variable: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from perdure.errors import Code, Error
 from perdure.models.providers.clients import CONNECT_S, READ_S
@@ -21,7 +21,10 @@ from perdure.services.llm import ProviderCredentials
 
 if TYPE_CHECKING:
     import httpx2
+    from openai import AsyncOpenAI
     from pydantic_ai.models import Model
+
+Client = TypeVar("Client")
 
 _MODULES: Mapping[Wire, str] = {
     "responses": "pydantic_ai.models.openai",
@@ -38,6 +41,8 @@ _PACKAGES: Mapping[Wire, str] = {
     "google": "google.genai",
     "bedrock": "boto3",
 }
+
+_FOUND_BY_AWS = frozenset({"AWS_ACCESS_KEY_ID", "AWS_PROFILE"})
 
 NO_KEY = "no-key"
 """The key sent to a server that needs none."""
@@ -106,20 +111,24 @@ def build(provider: Provider, name: str, credentials: ProviderCredentials, http:
 def _built(provider: Provider, name: str, credentials: ProviderCredentials, http: httpx2.AsyncClient) -> Model[Any]:
     key = credentials.api_key.reveal() if credentials.api_key else NO_KEY
     base_url = credentials.base_url or provider.base_url
+    ambient = credentials.base_url is None or bool(credentials.key_variable)
     match provider.wire:
         case "responses":
             from pydantic_ai.models.openai import OpenAIResponsesModel
             from pydantic_ai.providers.openai import OpenAIProvider
 
-            return OpenAIResponsesModel(name, provider=OpenAIProvider(base_url, key, http_client=http))
+            openai = _openai(key, base_url, http, ambient=ambient)
+            return OpenAIResponsesModel(name, provider=OpenAIProvider(openai_client=openai))
         case "chat":
-            return _chat(provider, name, key, base_url, http)
+            return _chat(provider, name, key, base_url, http, ambient=ambient)
         case "anthropic":
+            from anthropic import AsyncAnthropic
             from pydantic_ai.models.anthropic import AnthropicModel
             from pydantic_ai.providers.anthropic import AnthropicProvider
 
-            anthropic = AnthropicProvider(api_key=key, base_url=base_url, http_client=http)
-            return AnthropicModel(name, provider=anthropic)
+            sdk = AsyncAnthropic if ambient else _isolated(AsyncAnthropic)
+            anthropic = sdk(api_key=key, base_url=base_url, http_client=http)
+            return AnthropicModel(name, provider=AnthropicProvider(anthropic_client=anthropic))
         case "google":
             from pydantic_ai.models.google import GoogleModel
             from pydantic_ai.providers.google import GoogleProvider
@@ -129,7 +138,29 @@ def _built(provider: Provider, name: str, credentials: ProviderCredentials, http
             return _bedrock(name, credentials, base_url)
 
 
-def _chat(provider: Provider, name: str, key: str, base_url: str | None, http: httpx2.AsyncClient) -> Model[Any]:
+def _isolated(sdk: type[Client]) -> type[Client]:
+    """Return a client class that takes no headers from the environment. Its copies take none either."""
+    base: Any = sdk
+
+    class Isolated(base):
+        def __init__(self, *, default_headers: Mapping[str, str] | None = None, **options: object) -> None:
+            base.__init__(self, default_headers=default_headers, **options)
+            self._custom_headers = dict(default_headers or {})  # threat: S6
+            self.organization, self.project = options.get("organization"), options.get("project")
+
+    return cast("type[Client]", Isolated)
+
+
+def _openai(key: str, base_url: str | None, http: httpx2.AsyncClient, *, ambient: bool) -> AsyncOpenAI:
+    from openai import AsyncOpenAI
+
+    sdk = AsyncOpenAI if ambient else _isolated(AsyncOpenAI)
+    return sdk(api_key=key, base_url=base_url, http_client=http)
+
+
+def _chat(
+    provider: Provider, name: str, key: str, base_url: str | None, http: httpx2.AsyncClient, *, ambient: bool
+) -> Model[Any]:
     from pydantic_ai.profiles.openai import OpenAIModelProfile
     from pydantic_ai.providers.openai import OpenAIProvider
     from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
@@ -138,11 +169,11 @@ def _chat(provider: Provider, name: str, key: str, base_url: str | None, http: h
 
     whole = OpenAIModelProfile(openai_chat_streaming_requires_finish_reason=True)  # else a cut stream counts as a reply
     if provider.family == "openai":
-        return ChatModel(name, provider=OpenAIProvider(base_url, key, http_client=http), profile=whole)
+        openai = _openai(key, base_url, http, ambient=ambient)
+        return ChatModel(name, provider=OpenAIProvider(openai_client=openai), profile=whole)
     assert base_url is not None  # `check` requires it where there is no default
-    compatible = OpenAICompatibleProvider(
-        provider.family, base_url=base_url, api_key=key, http_client=http, profile=profiles_of(provider.family)
-    )
+    own = _openai(key, base_url, http, ambient=False)  # the variables of OpenAI are for no other provider
+    compatible = OpenAICompatibleProvider(provider.family, openai_client=own, profile=profiles_of(provider.family))
     if provider.family == "openrouter":  # its replies contain thought signatures and files of its own format
         from pydantic_ai.models.openrouter import OpenRouterModel
 
@@ -151,7 +182,7 @@ def _chat(provider: Provider, name: str, key: str, base_url: str | None, http: h
 
 
 def _bedrock(name: str, credentials: ProviderCredentials, base_url: str | None) -> Model[Any]:
-    """Return a Bedrock model. Its SDK finds the keys and profiles of AWS; any other key is a bearer token."""
+    """Return a Bedrock model. Its SDK finds the keys and profiles of AWS; every other key is a bearer token."""
     from pydantic_ai.models.bedrock import BedrockConverseModel
     from pydantic_ai.providers import bedrock as theirs
 
@@ -160,9 +191,8 @@ def _bedrock(name: str, credentials: ProviderCredentials, base_url: str | None) 
     region = os.environ.get("AWS_DEFAULT_REGION") or os.environ.get("AWS_REGION") or "us-east-1"
     options: dict[str, Any] = {"read_timeout": READ_S, "connect_timeout": CONNECT_S}
     options["retries"] = {"total_max_attempts": 1}
-    found = {os.environ.get("AWS_ACCESS_KEY_ID"), os.environ.get("AWS_PROFILE")}
     key = credentials.api_key.reveal() if credentials.api_key else None
-    if key in found:
+    if credentials.key_variable in _FOUND_BY_AWS:  # threat: S6
         session = boto3.Session(region_name=region)
     else:
         bearer = theirs._BearerTokenSession(key or NO_KEY)  # pyright: ignore[reportPrivateUsage] - SDK has no other way

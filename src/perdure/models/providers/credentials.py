@@ -38,7 +38,8 @@ class LocalCredentials:
         base_url = self._variable(provider.base_url_variable)
         if not base_url and (base_url := self._address(section)) and key and source != FILE and not self._trusts():
             raise _untrusted(provider, source)  # threat: S6
-        return ProviderCredentials(Secret(key) if key else None, base_url or None)
+        variable = source if key and source != FILE else ""
+        return ProviderCredentials(Secret(key) if key else None, base_url or None, variable)
 
     def key_from(self, provider: Provider) -> str | None:
         """Return the source of a provider's key, the name of a variable or of the file, or None."""
