@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import random
+from base64 import b64encode
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
 from perdure import Agent, Code, Error, UsageLimits, tool
+from perdure.codemode import code_mode
 from perdure.models.protocol import ModelEvent, ModelReply, ModelRequest
 from perdure.models.scripted import ScriptedModel, call, say
-from perdure.vocab.messages import Text
+from perdure.runtime.internals import core_of, ref_of
+from perdure.vocab.messages import Text, ToolResultPart
 from perdure.vocab.usage import Usage
 from tests.scenarios.conftest import App
 from tests.scenarios.test_archive import Lines, nth, numbered, sealed
@@ -86,6 +89,32 @@ async def test_s05_import_resets_model_and_tool_memberships(app: App) -> None:
     assert (await session.info()).model == ""
     await session.ask("go")
     assert ran == ["wiped"], "the tool is a member again, and the agent's model was asked"
+
+
+async def test_s05_import_leaves_the_variables_of_programs_behind(app: App) -> None:
+    def programmer(*programs: str) -> Agent:
+        script = ScriptedModel(*(call("run_python", code=code) for code in programs), say("done"))
+        return Agent("programmer", model=script, tools=[code_mode()])
+
+    rt = await app.add([programmer("hidden = 41", "hidden")])
+    session = await rt.session("one", agent="programmer")
+    await session.ask("go")
+    lines: Lines = [json.loads(line) for line in (await session.export()).splitlines()]
+    outcomes = [line["data"]["outcome"] for line in lines if line.get("kind") == "effect_settled"]
+    hashes = [outcome["sync"]["hash"] for outcome in outcomes if "sync" in outcome]
+    state = await core_of(rt).store.blob(hashes[-1], stream=ref_of(session).stream)
+    told = {"type": "blob", "hash": state.hash, "media_type": state.media_type}
+    lines.insert(-1, {**told, "data": b64encode(state.data).decode()})
+    rt = await app.add([programmer("hidden")])
+    two = await rt.import_session("two", sealed(lines))
+    assert len(await two.messages()) == len(await session.messages())
+    await two.ask("again")
+    results = [part.output for one in await two.messages() for part in one.parts if isinstance(part, ToolResultPart)]
+    assert results[1] == {"result": 41}
+    assert "NameError: name" in str(results[2])
+    with pytest.raises(Error) as missing:
+        await core_of(rt).store.blob(state.hash, stream=ref_of(two).stream)
+    assert missing.value.code is Code.BLOB_UNKNOWN
 
 
 FOREIGN: list[tuple[str, dict[str, Any]]] = [

@@ -42,7 +42,7 @@ from perdure.vocab.tools import ToolContract
 from perdure.vocab.usage import Usage
 from perdure.vocab.wire import Value
 
-CODE = "session-13"
+CODE = "session-14"
 """The version of this fold. Snapshots of other versions are ignored."""
 
 
@@ -131,8 +131,9 @@ def _own_turns(state: SessionState, record: InputAdmitted | OutcomeArrivedLate) 
 
 
 def _without_privileges(state: SessionState, agent: str) -> SessionState:
-    """Return the state after an import: nothing of a foreign past chooses agent, model, tools or approvals."""
+    """Return the state after an import: nothing of a foreign past chooses agent, model, tools, approvals or code."""
     plain = replace(state, agent=agent, next_agent="", parent=None, model="", grants=(), cancels=())
+    plain = replace(plain, environment=None)  # threat: S5
     return replace(plain, without_tools=(), tools_generation=state.tools_generation + 1, paused=False)
 
 

@@ -97,7 +97,7 @@ def test_the_end_of_a_stopped_turn_is_known_until_another_turn_finishes() -> Non
 
 
 def test_the_version_of_the_fold_is_known() -> None:
-    assert CODE == "session-13"
+    assert CODE == "session-14"
 
 
 def test_a_snapshot_is_small_and_holds_no_messages() -> None:

@@ -2,7 +2,7 @@
 
 Law: an import never continues foreign work. Unfinished work is recorded as it stands: calls that may have happened as
 in doubt, the turn as stopped. A past has no authority: the session belongs to the agent that the import names, on that
-agent's model and tools, without session-wide approvals and sub-agents.
+agent's model and tools, without session-wide approvals, sub-agents and variables of programs.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from perdure.inbox.admit import content_admitted
 from perdure.observe.verify import contradictions
 from perdure.offload import offload
 from perdure.runtime.agent import check_agent_name
+from perdure.runtime.calls.programs import MEDIA_TYPE
 from perdure.runtime.sessions.editing import checked_tags, checked_title
 from perdure.runtime.sessions.parts import checked_content
 from perdure.session.fold import fold_all
@@ -190,7 +191,8 @@ def _sorted(stream: StreamId, lines: list[Json]) -> _Read:
                     blob = blob_of(b64decode(text, validate=True), media_type)
                     if blob.hash != hash:
                         raise _invalid(number, "the bytes do not match the hash")
-                    found.blobs.append(blob)
+                    if media_type != MEDIA_TYPE:  # threat: S5
+                        found.blobs.append(blob)
                 case _:
                     raise _invalid(number, "neither a record nor a blob")
         except ValueError as problem:
