@@ -20,6 +20,7 @@ from perdure.codec import Json
 from perdure.effects.attachments import check_bytes
 from perdure.errors import Code, Error
 from perdure.offload import offload, weight_of
+from perdure.services.log_lines import escape_log_lines
 from perdure.services.secrets import Redactor
 from perdure.tools.catalog import Runnable
 from perdure.tools.contained import GRACE_MS, drive, end_of
@@ -59,6 +60,7 @@ PROBE_TIMEOUT_MS = 30_000
 MAX_IMAGES = 16
 
 logger = logging.getLogger("perdure.tools")
+escape_log_lines()
 
 _SHOWN = frozenset(
     code
