@@ -14,7 +14,7 @@ from perdure.codec import Json
 from perdure.services.background import BackgroundEventSink, BackgroundOutcome
 from perdure.tools.context import ToolContext
 from perdure.tools.decorator import Tool
-from perdure.tools.objects import SomeTool
+from perdure.tools.objects import SomeTool, context_for
 from perdure.tools.read_result import read_result
 from perdure.tools.toolbox import Prepared
 from perdure.vocab.outcomes import FailureDetail
@@ -75,7 +75,7 @@ class AdmittedCall:
         executor = executor_of(cast("SomeTool", self.prepared.tool))
         assert executor is not None  # checked before the run was admitted
         arguments = cast("dict[str, Json]", self.prepared.arguments["arguments"])
-        return await executor.execute_background(arguments, ctx, sink)
+        return await executor.execute_background(arguments, context_for(executor, ctx), sink)
 
     def _once(self) -> None:
         if self._entered:

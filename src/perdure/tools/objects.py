@@ -69,7 +69,10 @@ class BaseTool(ABC):
         )
 
 
-def _seed_context(ctx: ToolContext[object]) -> ToolContext[object]:
+def context_for(tool: object, ctx: ToolContext[object]) -> ToolContext[object]:
+    """Return the context in the form that a tool expects."""
+    if not (isinstance(tool, BaseTool) and tool.seed_context):
+        return ctx
     # By name and on first use: the adapter is a front above every layer, and most programs never need it.
     return import_module("perdure.compat.seeds").SeedToolContext(ctx)
 
@@ -96,7 +99,7 @@ def as_tool(one: SomeTool, *, with_context: bool = True) -> AnyTool:
     async def run(ctx: ToolContext[object], arguments: dict[str, Json]) -> ToolResult:
         if not with_context:
             return await one.execute(arguments)
-        return await one.execute_with_context(arguments, _seed_context(ctx) if one.seed_context else ctx)
+        return await one.execute_with_context(arguments, context_for(one, ctx))
 
     made = raw_tool(
         run,

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 import perdure
 from perdure.codec import Json
+from perdure.services.background import BackgroundEventSink, BackgroundOutcome
+from perdure.tools.context import ToolContext
 from perdure.tools.decorator import tool
 from perdure.tools.door import AdmittedCall, AdmittedRun, Consent, RunAdmission, admit, admit_direct
 from perdure.tools.execution_result import ToolResult
@@ -200,6 +203,7 @@ def test_t_tool_02_door_admits_only_the_contracts_of_the_turn() -> None:
 
 
 CHECKED: Json = {"type": "object", "properties": {"to": {"type": "string", "pattern": "^[a-z]+$"}}}
+OPEN: Json = {"type": "object"}
 
 
 class Send(BaseTool):
@@ -223,3 +227,40 @@ async def test_s1_door_refuses_arguments_that_were_not_checked() -> None:
     assert code_of(admit(checked, composed(call), "given")) == "admitted"
     refused = await prepared(send, to="BOB").checked()
     assert isinstance(refused, FailureDetail)
+
+
+class Watcher(BaseTool):
+    """It shows the type of its context."""
+
+    name = "watcher"
+    description = "Watch."
+    parameters_schema = OPEN
+
+    async def execute(self, arguments: dict[str, Json]) -> ToolResult:
+        return ToolResult.success(None)
+
+    async def execute_with_context(self, arguments: dict[str, Json], context: ToolContext[object]) -> ToolResult:
+        return ToolResult.success(type(context).__name__)
+
+    async def execute_background(
+        self, arguments: dict[str, Json], context: ToolContext[object], sink: BackgroundEventSink
+    ) -> BackgroundOutcome:
+        return BackgroundOutcome(type(context).__name__)
+
+
+NO_SINK = cast("BackgroundEventSink", None)
+
+
+@pytest.mark.parametrize("seed", [True, False])
+async def test_d4_d8_background_body_has_the_same_form_of_context(seed: bool) -> None:
+    class Chosen(Watcher):
+        seed_context = seed
+
+    form = "SeedToolContext" if seed else "ToolContext"
+    call = prepared(as_tool(Chosen()))
+    entered = admit_direct(call)
+    assert isinstance(entered, AdmittedCall)
+    assert await cast("Awaitable[object]", entered.enter(context("watcher"))) == ToolResult.success(form)
+    begun = admit_direct(call)
+    assert isinstance(begun, AdmittedCall)
+    assert (await begun.enter_in_background(context("watcher"), NO_SINK)).summary == form
