@@ -49,6 +49,20 @@ MUTANTS = [
         "tests/unit/tools/test_door.py -k t_tool_02",
     ),
     Mutant(
+        "the door admits every background run",
+        "tools/door.py",
+        "if refusal := _refusal(prepared, composition, consent):",
+        "if False and (refusal := _refusal(prepared, composition, consent)):",
+        "tests/unit/tools/test_door.py -k 'admit_for_run'",
+    ),
+    Mutant(
+        "the door admits the body of every registered run",
+        "tools/door.py",
+        "return _refusal(prepared, turn, admission.consent) or AdmittedCall(_KEY, prepared)",
+        "return AdmittedCall(_KEY, prepared)",
+        "tests/unit/tools/test_door.py -k 'admit_again'",
+    ),
+    Mutant(
         "a background run skips the check of its arguments in a child process",
         "tools/toolbox.py",
         "return await self.unchecked.refusal() or replace(self, unchecked=None)",

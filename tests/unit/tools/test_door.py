@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -14,7 +15,16 @@ from perdure.codec import Json
 from perdure.services.background import BackgroundEventSink, BackgroundOutcome
 from perdure.tools.context import ToolContext
 from perdure.tools.decorator import tool
-from perdure.tools.door import AdmittedCall, AdmittedRun, Consent, RunAdmission, admit, admit_direct
+from perdure.tools.door import (
+    AdmittedCall,
+    AdmittedRun,
+    Consent,
+    RunAdmission,
+    admit,
+    admit_begun_run,
+    admit_direct,
+    admit_run,
+)
 from perdure.tools.execution_result import ToolResult
 from perdure.tools.objects import BaseTool, as_tool
 from perdure.tools.toolbox import Prepared
@@ -156,7 +166,7 @@ def composed(call: Prepared) -> Composition:
     return Composition(agent="a", model="m", tools=(call.contract,))
 
 
-def code_of(found: AdmittedCall | FailureDetail) -> str:
+def code_of(found: object) -> str:
     return found.code if isinstance(found, FailureDetail) else "admitted"
 
 
@@ -177,29 +187,55 @@ def test_t_tool_01_admitted_call_is_entered_once() -> None:
         found.enter(context("pay"))
 
 
-@pytest.mark.parametrize(
-    ("call", "consent", "expected"),
-    [
-        (prepared(pay, cents=1), "not_needed", "admitted"),
-        (prepared(asked_pay, cents=1), "not_needed", "approval_required"),
-        (prepared(asked_pay, cents=1), "predicate_declined", "approval_required"),
-        (prepared(asked_pay, cents=1), "given", "admitted"),
-        (prepared(asked_pay, cents=1), "begun_before", "admitted"),
-        (prepared(declined_pay, cents=1), "not_needed", "approval_required"),
-        (prepared(declined_pay, cents=1), "predicate_declined", "admitted"),
-        (prepared(client_pay, cents=1), "given", "pending_tool_not_supported_here"),
-    ],
-)
-def test_t_tool_01_door_applies_the_approval_policy(call: Prepared, consent: Consent, expected: str) -> None:
-    assert code_of(admit(call, composed(call), consent)) == expected
+POLICIES: list[tuple[Prepared, Consent, str]] = [
+    (prepared(pay, cents=1), "not_needed", "admitted"),
+    (prepared(asked_pay, cents=1), "not_needed", "approval_required"),
+    (prepared(asked_pay, cents=1), "predicate_declined", "approval_required"),
+    (prepared(asked_pay, cents=1), "given", "admitted"),
+    (prepared(asked_pay, cents=1), "begun_before", "admitted"),
+    (prepared(declined_pay, cents=1), "not_needed", "approval_required"),
+    (prepared(declined_pay, cents=1), "predicate_declined", "admitted"),
+    (prepared(client_pay, cents=1), "given", "pending_tool_not_supported_here"),
+]
 
 
-def test_t_tool_02_door_admits_only_the_contracts_of_the_turn() -> None:
+def run(call: Prepared) -> Prepared:
+    """Return the call with the arguments of a background run, which are one object."""
+    return replace(call, arguments={"arguments": call.arguments})
+
+
+def admit_for_run(call: Prepared, turn: Composition, consent: Consent) -> object:
+    return admit_run(run(call), turn, consent)
+
+
+def admit_again(call: Prepared, turn: Composition, consent: Consent) -> object:
+    [contract] = turn.tools
+    return admit_begun_run(run(call), RunAdmission(agent="a", contract=contract, consent=consent))
+
+
+ADMISSIONS = [admit, admit_for_run, admit_again]
+Admission = Callable[[Prepared, Composition, Consent], object]
+
+
+@pytest.mark.parametrize("admission", ADMISSIONS)
+@pytest.mark.parametrize(("call", "consent", "expected"), POLICIES)
+def test_s1_t_tool_01_door_applies_the_approval_policy(
+    admission: Admission, call: Prepared, consent: Consent, expected: str
+) -> None:
+    assert code_of(admission(call, composed(call), consent)) == expected
+
+
+@pytest.mark.parametrize("admission", ADMISSIONS)
+def test_t_tool_02_door_admits_only_the_contracts_of_the_turn(admission: Admission) -> None:
     call = prepared(pay, cents=1)
     other = prepared(tool(description="Pay twice.")(pay.function), cents=1)
+    assert code_of(admission(call, composed(other), "given")) == "tool_unavailable", "an older composition"
+
+
+@pytest.mark.parametrize("admission", [admit, admit_for_run])
+def test_t_tool_02_door_admits_nothing_to_a_turn_without_tools(admission: Admission) -> None:
     nothing = Composition(agent="a", model="m", tools=())
-    assert code_of(admit(call, nothing, "given")) == "tool_unavailable"
-    assert code_of(admit(call, composed(other), "given")) == "tool_unavailable", "an older composition"
+    assert code_of(admission(prepared(pay, cents=1), nothing, "given")) == "tool_unavailable"
 
 
 CHECKED: Json = {"type": "object", "properties": {"to": {"type": "string", "pattern": "^[a-z]+$"}}}
@@ -217,14 +253,15 @@ class Send(BaseTool):
         return ToolResult.success("sent")
 
 
-async def test_s1_door_refuses_arguments_that_were_not_checked() -> None:
+@pytest.mark.parametrize("admission", ADMISSIONS)
+async def test_s1_door_refuses_arguments_that_were_not_checked(admission: Admission) -> None:
     send = as_tool(Send())
     call = prepared(send, to="bob")
     assert call.unchecked is not None
-    assert code_of(admit(call, composed(call), "given")) == "invalid_tool_args"
+    assert code_of(admission(call, composed(call), "given")) == "invalid_tool_args"
     checked = await call.checked()
     assert isinstance(checked, Prepared)
-    assert code_of(admit(checked, composed(call), "given")) == "admitted"
+    assert code_of(admission(checked, composed(call), "given")) == "admitted"
     refused = await prepared(send, to="BOB").checked()
     assert isinstance(refused, FailureDetail)
 
