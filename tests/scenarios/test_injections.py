@@ -13,8 +13,12 @@ import pytest
 
 from perdure import Agent, ProcessContext, Runtime, RuntimeOptions, ToolContext, ToolError, process, tool
 from perdure.codec import Json
+from perdure.ids import CallId, EffectId
+from perdure.inbox.admit import delivery
+from perdure.inbox.items import LateOutcome
 from perdure.models.protocol import ModelRequest
 from perdure.models.scripted import ScriptedModel, Step, call, say
+from perdure.runtime.internals import core_of, ref_of
 from perdure.services.background import BackgroundEventSink, BackgroundOutcome
 from perdure.tools import ToolResult
 from perdure.tools.background import SpawnBackgroundTool
@@ -23,6 +27,7 @@ from perdure.tools.mcp import McpServers
 from perdure.tools.spawn_subagent import spawn_subagent
 from perdure.vocab.messages import Text, ToolResultPart
 from perdure.vocab.notifications import NOTICE
+from perdure.vocab.outcomes import Success
 from tests.scenarios.conftest import NewStore, until
 from tests.scenarios.test_one_door import Refund
 
@@ -89,6 +94,19 @@ async def run_schedule(rt: Runtime) -> None:
     await rt.schedules.get(schedule.name).run()
 
 
+async def arrive_late(rt: Runtime) -> None:
+    """Deliver the outcome of a call as a worker without its lease does, before the next input."""
+    session = rt.get_session("s")
+
+    async def is_idle() -> bool:
+        return len([one for one in await session.messages() if one.role == "assistant"]) == 2
+
+    await until(is_idle)
+    outcome = LateOutcome(call=CallId("t0.1.0"), id=EffectId("c1.0.1"), tool="fetch", output=Success(value=EVIL))
+    await core_of(rt).store.admit(delivery(ref_of(session).stream, "late:1", outcome, at=1))
+    await session.send("next")
+
+
 async def nothing(rt: Runtime) -> None:
     pass
 
@@ -113,6 +131,7 @@ CHANNELS: Mapping[str, Channel] = {
     "task_title": Channel(call("spawn_background", tool="report", args={"cents": 1}, title=EVIL), result=False),
     "schedule": Channel(call("remind"), result=False, then=run_schedule),
     "process": Channel(call("watch_mail"), result=False),
+    "late_outcome": Channel(say("later"), result=False, then=arrive_late),
 }
 ROGUE = str(Path(__file__).parents[1] / "mcp" / "rogue.py")
 

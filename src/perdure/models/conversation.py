@@ -10,12 +10,15 @@ from perdure import codec
 from perdure.codec import Json
 from perdure.errors import Error
 from perdure.models.protocol import AnswerPart, ModelReply, ModelRequest, ProviderCall
-from perdure.session.view import CORRECTION
+from perdure.session.view import CORRECTION, LATE
 from perdure.vocab.messages import AttachmentRef, File, ImagePart, Message, Text, Thinking, ToolResultPart
+from perdure.vocab.notifications import NOTICE
 from perdure.vocab.usage import Usage
 
 _CHARS_PER_TOKEN = 4
-_NOTE = re.compile(r"\[Late news about the call (?P<tool>[\w-]+), .*?: (?P<told>.*)\]", re.DOTALL)
+_NOTE = re.compile(
+    re.escape(f"{LATE}\n{NOTICE}\n") + r'- call: ".*"\n- tool: (?P<tool>".*")\n- outcome: (?P<told>".*")',
+)
 
 
 def last_input(messages: tuple[Message, ...]) -> int:
@@ -85,7 +88,8 @@ def late_note(message: Message, part: Text) -> LateNote | None:
     if found is None:
         return None
     try:
-        return LateNote(found.group("tool"), codec.decode(found.group("told")))
+        told = codec.decode(found["told"], str)
+        return LateNote(codec.decode(found["tool"], str), codec.decode(told))
     except Error:
         return None
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from perdure.codec import Json, encode, head_of
 from perdure.vocab.approvals import approved, did_not_happen, happened, refused
-from perdure.vocab.invisible import one_line_json
 from perdure.vocab.messages import ImagePart, Message, Opaque, Part, Reply, Text, Thinking, ToolCall, ToolResultPart
+from perdure.vocab.notifications import notification
 from perdure.vocab.outcomes import (
     AwaitEventOutcome,
     CompletedToolCall,
@@ -50,6 +50,7 @@ OUTCOME_UNKNOWN = "outcome unknown: the call was dispatched, it may or may not h
 
 _EFFECTS = (EffectStarted, EffectSettled)
 
+LATE = "The outcome of a call was unknown and is now known."
 CORRECTION = "[Your answer does not have the form it must have:"
 
 
@@ -233,13 +234,9 @@ def _read_late(reading: _ViewFold, late: OutcomeArrivedLate) -> None:
     if call and same_attempt and (call.output is None or isinstance(call.output, InDoubt)):
         call.output = late.output
         return
-    note = f"[Late news about the call {late.tool}, whose outcome was unknown: {_late_json(late)}]"
+    told = _short(encode(message_for_model(late.output)[0]).decode())
+    note = notification(LATE, {"call": late.call, "tool": late.tool, "outcome": told}, text="outcome")
     (reading.carried if reading.opened else reading.notes).append(note)
-
-
-def _late_json(late: OutcomeArrivedLate) -> str:
-    """Return the outcome on one line, bounded as an error text is."""
-    return _short(one_line_json(encode(message_for_model(late.output)[0]).decode()))
 
 
 def _round_messages(turn_round: _Round) -> list[Message]:

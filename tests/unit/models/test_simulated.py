@@ -5,7 +5,9 @@ from perdure.ids import CallId
 from perdure.models.protocol import ProviderCall
 from perdure.models.simulated import EchoModel, TravelModel
 from perdure.models.wording import plain
+from perdure.session.view import LATE
 from perdure.vocab.messages import Message, ToolResultPart
+from perdure.vocab.notifications import notification
 from tests.unit.models.conversing import Talk, tools
 
 TRAVEL = tools("search_flights", "charge_card")
@@ -68,7 +70,9 @@ async def test_travel_tells_what_became_of_the_charge(outcome: Json, is_error: b
     assert not reply.calls
 
 
-LATE = "[Late news about the call charge_card, whose outcome was unknown: {}]"
+def late(told: str) -> str:
+    """Return the notification of a late outcome in JSON."""
+    return notification(LATE, {"call": "t1.1.0", "tool": "charge_card", "outcome": told})
 
 
 @pytest.mark.parametrize(
@@ -83,16 +87,16 @@ LATE = "[Late news about the call charge_card, whose outcome was unknown: {}]"
 async def test_travel_knows_a_result_that_arrived_late(told: str, word: str) -> None:
     talk = await booked({"error": "outcome unknown: not re-run", "code": "outcome_unknown"}, is_error=True)
     await talk.ask(TravelModel())
-    talk.user("Was I charged?", note=LATE.format(told))
+    talk.user("Was I charged?", note=late(told))
     assert word in (await talk.ask(TravelModel())).text
 
 
 async def test_a_note_is_not_what_the_user_said() -> None:
     talk = Talk()
-    talk.user("hello", note=LATE.format("7"))
+    talk.user("hello", note=late("7"))
     assert plain((await talk.ask(EchoModel())).text) == "You said: hello"
-    talk.user("[hello]", note=LATE.format("{oops"))
-    assert "Late news" in (await talk.ask(EchoModel())).text
+    talk.user("[hello]", note=late("{oops"))
+    assert "is now known" in (await talk.ask(EchoModel())).text
 
 
 async def test_travel_believes_the_latest_of_two_results_of_one_call() -> None:

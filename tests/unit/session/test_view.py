@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from perdure.codec import Json
 from perdure.ids import BlobHash, CallId, EffectId, InputId, TurnId
-from perdure.session.view import Conversation, joined, message_for_model, turn_view
+from perdure.session.view import LATE, Conversation, joined, message_for_model, turn_view
 from perdure.testing.validity import complaints
 from perdure.turn.state import Acting
 from perdure.vocab.effects import EffectKind
@@ -28,6 +28,7 @@ from perdure.vocab.messages import (
     ToolCall,
     ToolResultPart,
 )
+from perdure.vocab.notifications import notification
 from perdure.vocab.outcomes import (
     DurableStepOutcome,
     Failed,
@@ -430,7 +431,13 @@ def test_calls_that_were_not_obeyed_are_answered() -> None:
 
 # --- late news
 
-NEWS = '[Late news about the call x, whose outcome was unknown: "paid"]'
+
+def news(outcome: str, call: str = "t1.1.0") -> str:
+    """Return the notification of an outcome in JSON."""
+    return notification(LATE, {"call": call, "tool": "x", "outcome": outcome})
+
+
+NEWS = news('"paid"')
 
 
 def test_late_news_of_a_call_in_doubt_is_its_result() -> None:
@@ -476,18 +483,19 @@ def test_a_failure_that_arrives_late_is_told_as_one() -> None:
         tool="x",
         output=Failed(failure=FailureDetail(code="declined", message="no")),
     )
-    note = '[Late news about the call x, whose outcome was unknown: {"error":"no","code":"declined"}]'
+    note = news('{"error":"no","code":"declined"}', "t0.1.0")
     assert lines(turn_view([failed, admitted("next", T2)]).messages)[0] == f"user: {note}"
 
 
 def test_carried_news_waits_for_a_turn_that_says_something() -> None:
+    told = news('"paid"', "t0.9.0")
     first = turn_view([*START, said(text="hi"), late("c9.0.1", "paid", turn=TurnId("t0"))])
-    assert first.carried == (NEWS,)
+    assert first.carried == (told,)
     empty, third = turn_view([]), turn_view([admitted("third", T3)])
     assert lines(joined([first, empty, third])) == [
         "user: hello",
         "assistant: hi",
-        f"user: {NEWS}",
+        f"user: {told}",
         "user: third",
     ]
 
