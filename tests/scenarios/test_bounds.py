@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from perdure import Agent, Code, Error, Runtime, RuntimeOptions, ToolContext, tool
@@ -10,14 +12,15 @@ from perdure.runtime.input_limits import InputLimits
 from perdure.runtime.internals import core_of, ref_of
 from perdure.runtime.tasks.background import message_to
 from perdure.vocab.messages import Message, Text, ToolResultPart
-from perdure.vocab.records import TurnEnded
+from perdure.vocab.records import EffectSettled, TurnEnded
 from tests.scenarios.conftest import App, until
 
 ran: list[int] = []
+events: dict[str, asyncio.Event] = {}
 
 
 @tool(effect="once")
-async def count(n: int) -> str:
+async def count(n: int = 0) -> str:
     """Count."""
     ran.append(n)
     return "counted"
@@ -26,6 +29,7 @@ async def count(n: int) -> str:
 @pytest.fixture(autouse=True)
 def none_ran() -> None:
     ran.clear()
+    events.update(begun=asyncio.Event(), gate=asyncio.Event())
 
 
 def results(messages: tuple[Message, ...]) -> list[object]:
@@ -59,6 +63,60 @@ async def test_s16_calls_of_a_turn_are_limited_across_its_replies(app: App) -> N
         "error": "A turn may make at most 5 calls. This one was not run: give your answer",
         "code": "too_many_calls",
     }
+
+
+MANY = 4000
+
+
+@tool(effect="pure")
+async def blocked() -> str:
+    """Wait for a gate."""
+    events["begun"].set()
+    await events["gate"].wait()
+    return "passed"
+
+
+async def test_s16_4000_calls_of_one_reply_hold_no_step(app: App) -> None:
+    model = ScriptedModel(calls(*(call("count", n=n) if n < 64 else call("count") for n in range(MANY))), say("ok"))
+    rt = await app.add([Agent("a", model=model, tools=[count])])
+    session = await rt.session("s", agent="a")
+    await session.ask("go", timeout=50)
+    assert sorted(ran) == list(range(64))
+    told = results(await session.messages())
+    assert len(told) == MANY
+    assert all(isinstance(one, dict) for one in told[64:])
+    settled = [row.record.id for row in await session.journal() if isinstance(row.record, EffectSettled)]
+    assert settled[65:-1] == [f"c1.{n}.1" for n in range(64, MANY)]
+
+
+@pytest.mark.parametrize("limit", [2, 64], ids=["refused", "waiting"])
+async def test_s16_cancelled_turn_with_4000_calls_holds_no_step(app: App, limit: int) -> None:
+    model = ScriptedModel(calls(*(call("blocked") for _ in range(MANY))), say("ok"))
+    rt = await app.add([Agent("a", model=model, tools=[blocked], max_calls_per_reply=limit)])
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    await events["begun"].wait()
+    await session.cancel()
+    assert (await sent.result(30)).status == "stopped"
+    assert len(results(await session.messages())) == MANY
+
+
+async def test_s16_turn_with_4000_calls_holds_no_step_on_another_worker(app: App) -> None:
+    model = ScriptedModel(calls(*(call("blocked") for _ in range(MANY))), say("ok"))
+    agent = Agent("a", model=model, tools=[blocked], max_calls_per_reply=2)
+    async with Runtime(app.new_store(), agents=[agent]) as rt:
+        session = await rt.session("s", agent="a")
+        await session.send("go", key="k")
+
+        async def all_refused() -> bool:
+            return len(await session.journal()) > MANY
+
+        await until(all_refused, seconds=30)
+        await rt.drain(0)
+    events["gate"].set()
+    session = await (await app.add([agent])).session("s", agent="a")
+    assert (await (await session.send("go", key="k")).result(30)).status == "finished"
+    assert results(await session.messages())[:2] == ["passed"] * 2
 
 
 @pytest.mark.any_store

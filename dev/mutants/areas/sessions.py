@@ -138,8 +138,8 @@ MUTANTS = [
     Mutant(
         "a resumed turn ignores settled effects",
         "runtime/turns/opening.py",
-        "for record in records[records.index(start) + 1 :]:",
-        "for record in ():",
+        "enumerate(records[records.index(start) + 1 :], 1):",
+        "enumerate((), 1):",
         f"{SWEEP}::test_killed_at_a_durable_boundary[one_once-5:before]",
         also=Mutant(
             "",

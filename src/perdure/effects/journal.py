@@ -26,7 +26,7 @@ from perdure.vocab.outcomes import (
     ToolCallOutcome,
 )
 from perdure.vocab.records import EffectSettled, EffectStarted, ModelJobBegun, Record
-from perdure.vocab.refs import PartRef, first_time, inner_body, is_part, is_within, outer_body, part_id
+from perdure.vocab.refs import PART, PartRef, first_time, inner_body, is_part, is_within, outer_body, part_id
 
 
 class Claimed(msgspec.Struct, frozen=True, gc=False):
@@ -102,6 +102,7 @@ class EffectJournal:
     def __init__(self) -> None:
         self._started: dict[EffectId, EffectStarted] = {}
         self._settled: dict[EffectId, EffectSettled] = {}
+        self._settled_parts: dict[EffectId, EffectSettled] = {}
         self._jobs: dict[EffectId, Json] = {}
 
     def fold(self, record: Record) -> None:
@@ -110,6 +111,8 @@ class EffectJournal:
             self._started[record.id] = record
         elif isinstance(record, EffectSettled):
             self._settled[record.id] = record
+            if PART in record.id:
+                self._settled_parts[record.id] = record
         elif isinstance(record, ModelJobBegun):
             self._jobs[record.id] = record.job
 
@@ -119,6 +122,7 @@ class EffectJournal:
             self._started.pop(record.id, None)
         elif isinstance(record, EffectSettled):
             self._settled.pop(record.id, None)
+            self._settled_parts.pop(record.id, None)
 
     def claim(self, envelope: Envelope, fingerprint: str) -> ClaimResult:
         """Decide whether an effect may run. The fingerprint is compared first; the record stores its prefix."""
@@ -167,7 +171,7 @@ class EffectJournal:
         begins = part_id(body, "step", "")
         return {
             effect.removeprefix(begins): _doubt_of(settled.outcome) is None
-            for effect, settled in self._settled.items()
+            for effect, settled in self._settled_parts.items()
             if effect.startswith(begins)
         }
 

@@ -9,6 +9,7 @@ last and alone. Client-side calls follow when all of these are done. Results kee
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 from msgspec.structs import replace
 
@@ -91,6 +92,9 @@ MAX_REDISPATCHES = 3
 MAX_LOST_REPLIES = 5
 """Model calls of one iteration that may be lost before the turn stops. Each may have been paid for."""
 
+REFUSALS_AT_ONCE = 64
+"""Most calls above a limit that are owed, and so refused, at a time."""
+
 TOO_MANY_CALLS = "too_many_calls"
 
 _EFFECTS = (EffectStarted, EffectSettled)
@@ -111,8 +115,13 @@ def owed(turn: Turn) -> tuple[Owed, ...]:
         case AwaitingReply(attempt=attempt, tool_choice=choice, job=job):
             return (AskModel(EffectRef(turn.iteration, None, attempt), choice, job),)
         case Acting(calls=calls):
-            startable = _startable(calls, turn.limits.max_parallel_calls)
-            return tuple(_owed_by_call(turn, call, turn.called - len(calls)) for call in startable)
+            before = turn.called - len(calls)
+            allowed = _allowed(turn.limits, before)
+            startable = _startable(calls[:allowed], turn.limits.max_parallel_calls)
+            if len(startable) < turn.limits.max_parallel_calls:
+                excess = (call for call in islice(calls, allowed, None) if call.output is None)
+                startable += tuple(islice(excess, REFUSALS_AT_ONCE))
+            return tuple(_owed_by_call(turn, call, before) for call in startable)
         case Concluding(status_reason=reason, message=message, hint=hint):
             status = "stopped" if reason else "finished"
             end = TurnEnded(turn=turn.id, status=status, reason=reason, message=message, hint=hint, usage=turn.usage)
@@ -139,6 +148,11 @@ def _startable(calls: tuple[Call, ...], cap: int) -> tuple[Call, ...]:
         taken.add(name)
         startable.append(call)
     return tuple(startable[:cap])
+
+
+def _allowed(limits: Limits, before: int) -> int:
+    """Return how many calls of a reply may run. Only their number counts, so the others are the last ones."""
+    return max(0, min(limits.calls_per_reply, limits.calls_per_turn - before))
 
 
 def _excess(limits: Limits, index: int, before: int) -> FailureDetail | None:
@@ -471,8 +485,10 @@ def _settled(call: Call, output: ToolOutput) -> Call:
 def _with_call(turn: Turn, call: Call) -> Turn:
     if not isinstance(turn.phase, Acting):
         raise Error(Code.TURN_EVENT_UNEXPECTED, "no calls are being answered", turn=turn.id)
-    calls = tuple(call if other.index == call.index else other for other in turn.phase.calls)
-    if any(other.output is None for other in calls):
+    changed = list(turn.phase.calls)
+    changed[call.index] = call
+    calls = tuple(changed)
+    if any(other.output is None for other in reversed(calls)):  # the last call usually is the last one with an output
         return replace(turn, phase=Acting(calls))
     return _checkpoint(turn, calls)
 

@@ -172,6 +172,21 @@ def test_the_cap_belongs_to_the_turn() -> None:
     assert names(owed(folded(turn, ok("c1.1.1")))) == ["run c1.0.1", "run c1.2.1"]
 
 
+def test_s16_excess_calls_are_owed_without_a_slot_of_their_own() -> None:
+    limits = Limits(calls_per_reply=2, max_parallel_calls=3)
+    turn = folded(opened(opening(limits=limits), composition({"x": PLAIN})), said(*["x"] * 100))
+    assert names(owed(turn)) == [f"run c1.{n}.1" for n in range(66)]
+    assert [one.refusal is not None for one in owed(turn) if isinstance(one, RunCall)] == [False] * 2 + [True] * 64
+
+
+def test_s16_excess_calls_wait_while_the_cap_is_reached() -> None:
+    limits = Limits(calls_per_reply=3, max_parallel_calls=2)
+    turn = folded(opened(opening(limits=limits), composition({"x": PLAIN})), said(*["x"] * 5))
+    assert names(owed(turn)) == ["run c1.0.1", "run c1.1.1"]
+    turn = folded(turn, ok("c1.0.1"), ok("c1.1.1"))
+    assert names(owed(turn)) == ["run c1.2.1", "run c1.3.1", "run c1.4.1"]
+
+
 def test_call_in_backoff_blocks_its_class() -> None:
     tools = {"db": Durability(concurrency_class="db", retry=RetryPolicy(kind="safe", max_attempts=2))}
     assert after(said("db", "db"), broke("c1.0.1", safe=True), **tools) == ["wait c1.0.1.sleep"]

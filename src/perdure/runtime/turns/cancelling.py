@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
     from perdure.runtime.turns.loop import TurnDriver
 
 
+SETTLED_AT_ONCE = 64
+"""Calls that one step settles, before other tasks of the event loop run."""
+
+
 async def end_cancelled(driver: TurnDriver) -> None:
     """Stop everything in flight, record an outcome for every call, and end the turn."""
     journal = driver.controller.journal
@@ -40,7 +45,9 @@ async def end_cancelled(driver: TurnDriver) -> None:
     await _forget_events(driver)
     await driver.around.give_up(driver.turn, (*jobs.own(driver.turn), *jobs.not_answered(begun, journal)))
     driver.settle_completed()  # results that arrived during the halt: a call may now be pending, in doubt or failed
-    for ref, call in unanswered(driver.turn):
+    for count, (ref, call) in enumerate(unanswered(driver.turn), 1):
+        if count % SETTLED_AT_ONCE == 0:
+            await asyncio.sleep(0)  # a reply can have thousands of calls
         flight = driver.flights.get(ref.id)
         if call.pending is not None:
             telling = call.pending.pending.on_cancel == "cancel_external_work"

@@ -24,7 +24,7 @@ from perdure.runtime.calls.failure_context import LEFT_BEHIND, with_steps
 from perdure.runtime.calls.orphaned_calls import PartialReply, left_asked, unwanted
 from perdure.runtime.calls.runners import Runner, RunnerDeps, Runners
 from perdure.runtime.turns.approval_policy import ApprovalPolicy
-from perdure.runtime.turns.cancelling import end_cancelled
+from perdure.runtime.turns.cancelling import SETTLED_AT_ONCE, end_cancelled
 from perdure.runtime.turns.envelopes import Where
 from perdure.runtime.turns.in_flight import InFlight
 from perdure.runtime.turns.preparing import Preparations
@@ -298,8 +298,7 @@ class TurnDriver:
             self.settle_completed()
             if self.turn.cancel and not self.turn.ended:
                 await end_cancelled(self)
-            elif not self.turn.ended:
-                self._begin_owed()
+            more = not (self.turn.cancel or self.turn.ended) and self._begin_owed()
             if self.turn.ended:
                 for flight in self.flights.values():
                     flight.stop()
@@ -308,7 +307,9 @@ class TurnDriver:
             if self.turn.changes_hands and not self.turn.cancel:
                 await self.durable()
                 return None
-            if not self.landed and await self._wait_long_enough() and await self._park():
+            if more:
+                await asyncio.sleep(0)
+            elif not self.landed and await self._wait_long_enough() and await self._park():
                 return None
             self._news.clear()
             if self.refusal:
@@ -455,10 +456,13 @@ class TurnDriver:
             case _:
                 return outcome
 
-    def _begin_owed(self) -> None:
-        """Begin everything that is owed. An effect settled at once may make others owed."""
-        begun = True
-        while begun:
+    def _begin_owed(self) -> bool:
+        """Begin what is owed. An effect settled at once may make others owed.
+
+        Return True if more is owed: thousands of calls of one reply may be refused, so other tasks run in between.
+        """
+        begun, settled = True, 0
+        while begun and settled < SETTLED_AT_ONCE:
             begun = False
             for item in self._in_order(owed(self.turn)):
                 if isinstance(item, EndTurn):
@@ -466,12 +470,14 @@ class TurnDriver:
                 elif self._paused:
                     continue
                 elif item.ref.id not in self.flights:
-                    begun = begin(self, item) or begun
+                    at_once = begin(self, item)
+                    begun, settled = at_once or begun, settled + at_once
         self.owned.part()
         left = {_id(item) for item in owed(self.turn)}
         self.permits.only(left)
         for stray in self.flights.keys() - left:
             self._drop(self.flights[stray])
+        return begun
 
     def _drop_caches(self) -> None:
         """Release the stored states of programs that did not end."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 
 from perdure.codec import encode
@@ -20,6 +21,8 @@ from perdure.vocab.records import Limits, Record, TurnAgentChanged, TurnOpened
 from perdure.vocab.tools import Composition
 from perdure.vocab.usage import Usage
 
+FOLDED_AT_ONCE = 256
+"""Records of a turn that one step folds, before other tasks of the event loop run."""
 SNAPSHOT_ROWS = 64
 """Rows after the last snapshot that make a new one worth its bytes: a cold claim would have to fold them."""
 
@@ -96,7 +99,9 @@ class TurnOpener:
         self._transcript.begin_at(start.from_turn)
         kept, compositions = start.composition, self._shared.compositions
         turn = opened(start, await compositions.get(kept))
-        for record in records[records.index(start) + 1 :]:
+        for count, record in enumerate(records[records.index(start) + 1 :], 1):
+            if count % FOLDED_AT_ONCE == 0:
+                await asyncio.sleep(0)  # a turn can have thousands of records
             if isinstance(record, TurnAgentChanged):
                 kept = record.composition
                 turn = taken_over(turn, record, await compositions.get(kept))
