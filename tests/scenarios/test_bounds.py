@@ -119,6 +119,33 @@ async def test_s16_turn_with_4000_calls_holds_no_step_on_another_worker(app: App
     assert results(await session.messages())[:2] == ["passed"] * 2
 
 
+@tool(effect="pure")
+async def add(numbers: list[int]) -> int:
+    """Add numbers."""
+    return sum(numbers)
+
+
+@pytest.mark.any_store
+@pytest.mark.parametrize(("count", "values"), [(1, 120_000), (60, 1_900)], ids=["one", "many"])
+async def test_t_tool_03_wrong_arguments_hold_no_step(app: App, count: int, values: int) -> None:
+    model = ScriptedModel(calls(*[call("add", numbers=["x"] * values)] * count), say("ok"))
+    rt = await app.add([Agent("a", model=model, tools=[add])])
+    session = await rt.session("s", agent="a")
+    await session.ask("go", timeout=30)
+    told = results(await session.messages())
+    assert len(told) == count
+    assert all(f"- and {values - 10} more" in str(one) for one in told)
+
+
+@pytest.mark.any_store
+async def test_t_tool_03_many_valid_arguments_are_converted(app: App) -> None:
+    model = ScriptedModel(call("add", numbers=[1, "2"] * 30_000), say("ok"))
+    rt = await app.add([Agent("a", model=model, tools=[add])])
+    session = await rt.session("s", agent="a")
+    await session.ask("go", timeout=30)
+    assert results(await session.messages()) == [90_000]
+
+
 @pytest.mark.any_store
 @pytest.mark.parametrize("name", ["max_calls_per_reply", "max_calls_per_turn"])
 @pytest.mark.parametrize("wrong", [0, -1, "5", 1.5])

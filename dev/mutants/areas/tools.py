@@ -65,7 +65,7 @@ MUTANTS = [
     Mutant(
         "a background run skips the check of its arguments in a child process",
         "tools/toolbox.py",
-        "return await self.unchecked.refusal() or replace(self, unchecked=None)",
+        "return self.with_checked(await self.unchecked.bound(self.arguments))",
         "return replace(self, unchecked=None)",
         f"{ONE_DOOR} -k 's1 and memory'",
     ),

@@ -9,6 +9,7 @@ from typing import Protocol
 from perdure.codec import Json
 from perdure.tools.context import ToolContext
 from perdure.tools.json_schema import SchemaCheck
+from perdure.tools.schema import WideArguments
 from perdure.tools.verdicts import Verdict
 from perdure.vocab.outcomes import FailureDetail
 from perdure.vocab.tools import MATERIALIZE, Composition, ProjectionPolicy, ToolContract, ToolManifest
@@ -41,8 +42,8 @@ class Runnable(Protocol):
         """Check a model's arguments. If `unchecked` returns a check, they are valid only if it succeeds."""
         ...
 
-    def unchecked(self, args: Json) -> SchemaCheck | None:
-        """Return the check of the arguments that is left to a child process, or None."""
+    def unchecked(self, args: Json) -> SchemaCheck | WideArguments | None:
+        """Return the check of the arguments that is left to a child process or a thread, or None."""
         ...
 
     def invoke(self, ctx: ToolContext[object], arguments: Mapping[str, object]) -> object:

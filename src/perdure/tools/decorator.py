@@ -18,7 +18,15 @@ from perdure.tools.docstring import explain
 from perdure.tools.durations import to_ms
 from perdure.tools.json_schema import SchemaCheck
 from perdure.tools.narration import Narrator, Phase, Templates, narration
-from perdure.tools.schema import Arguments, RawArguments, arguments_of, check_signature, result_schema, try_hints
+from perdure.tools.schema import (
+    Arguments,
+    RawArguments,
+    WideArguments,
+    arguments_of,
+    check_signature,
+    result_schema,
+    try_hints,
+)
 from perdure.tools.verdicts import Verdict
 from perdure.vocab.messages import ToolCall
 from perdure.vocab.outcomes import FailureDetail
@@ -208,8 +216,8 @@ class Tool(Generic[P, R_co]):
         """Check and convert a model's arguments, or return a `Failure` that explains the problem."""
         return self.arguments.bind(args)
 
-    def unchecked(self, args: Json) -> SchemaCheck | None:
-        """Return the check of arguments that `bind` leaves to a child process, or None."""
+    def unchecked(self, args: Json) -> SchemaCheck | WideArguments | None:
+        """Return the check of arguments that `bind` leaves to a child process or a thread, or None."""
         return self.arguments.unchecked(args)
 
 

@@ -57,6 +57,10 @@ class SchemaCheck:
     schema: Json
     args: Json
 
+    async def bound(self, arguments: dict[str, object]) -> dict[str, object] | FailureDetail:
+        """Return the bound arguments if they are valid, or the failure of the call."""
+        return await self.refusal() or arguments
+
     async def refusal(self) -> FailureDetail | None:
         """Return the failure of the call, or None if its arguments are valid."""
         return _refusal(await mismatches(self.schema, self.args))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 from perdure import codec
 from perdure.codec import Json
 from perdure.errors import Code, Error
+from perdure.offload import LARGE_BYTES, offload
 from perdure.tools.context import ToolContext
 from perdure.tools.docstring import explain
 from perdure.tools.json_schema import SchemaCheck, checked_here
@@ -29,6 +30,8 @@ logger = logging.getLogger("perdure.tools")
 
 _MAX_PROBLEMS = 10
 _SHOWN_CHARS = 120
+_VALUES_HERE = 500
+"""Most values in the arguments of a call that are checked in a step of the event loop. A step begins many calls."""
 _CONTEXT_NAME = "ctx"
 
 
@@ -45,7 +48,14 @@ class Arguments:
     """Fields whose default the checker fills in. Other defaults are left to the function."""
 
     def bind(self, args: Json) -> dict[str, object] | FailureDetail:
-        """Return the keyword arguments for the function, or a failure whose text helps to repair the call."""
+        """Return the keyword arguments for the function, or a failure whose text helps to repair the call.
+
+        If `unchecked` returns a check, the result is empty, and the check returns the arguments.
+        """
+        return {} if _is_wide(args) else self.convert(args)
+
+    def convert(self, args: Json) -> dict[str, object] | FailureDetail:
+        """Return the keyword arguments for the function, or a failure. Takes as long as the arguments are large."""
         from pydantic import ValidationError
 
         try:
@@ -64,9 +74,44 @@ class Arguments:
         given = checked.model_fields_set | self.filled
         return {name: getattr(checked, field) for field, name in self.names.items() if field in given}
 
-    def unchecked(self, args: Json) -> SchemaCheck | None:
-        """Return None: `bind` checks everything, with the types of the application."""
-        return None
+    def unchecked(self, args: Json) -> WideArguments | None:
+        """Return the check of many values, which runs in a thread, or None."""
+        return WideArguments(self, args) if _is_wide(args) else None
+
+
+@dataclass(frozen=True, slots=True)
+class WideArguments:
+    """Arguments with many values, still to be checked: each value can be an error to format."""
+
+    arguments: Arguments
+    args: Json
+
+    @property
+    def schema(self) -> Json:
+        """The schema of the arguments."""
+        return self.arguments.parameters
+
+    async def bound(self, _: dict[str, object]) -> dict[str, object] | FailureDetail:
+        """Return the keyword arguments for the function, or a failure."""
+        return await offload(LARGE_BYTES + 1, self.arguments.convert, self.args)
+
+
+def _is_wide(args: Json) -> bool:
+    """Return True if a value contains more values than a step of the event loop may check."""
+    # threat: T-TOOL-03
+    count, layer = 0, [args]
+    while layer:
+        following: list[Json] = []
+        for one in layer:
+            if isinstance(one, dict | list):
+                count += len(cast("list[Json]", one))
+                if count > _VALUES_HERE:
+                    return True
+                following.extend(
+                    cast("dict[str, Json]", one).values() if isinstance(one, dict) else cast("list[Json]", one)
+                )
+        layer = following
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,10 +408,11 @@ def _shown_as(arguments: Arguments, tool: str, schema: Json) -> Arguments:
 
 def _problems(error: ValidationError, accepted: list[str]) -> str:
     found = error.errors(include_url=False, include_context=False)
-    lines = [f"- {_problem(one['type'], one['loc'], one['msg'], one['input'], accepted)}" for one in found]
-    more = len(lines) - _MAX_PROBLEMS
+    shown = found[:_MAX_PROBLEMS]
+    lines = [f"- {_problem(one['type'], one['loc'], one['msg'], one['input'], accepted)}" for one in shown]
+    more = len(found) - len(shown)
     rest = [f"- and {more} more"] if more > 0 else []
-    return "\n".join(["The arguments are not valid; the tool was not run.", *lines[:_MAX_PROBLEMS], *rest])
+    return "\n".join(["The arguments are not valid; the tool was not run.", *lines, *rest])
 
 
 def _problem(kind: str, loc: tuple[int | str, ...], said: str, given: object, accepted: list[str]) -> str:

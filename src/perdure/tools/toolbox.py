@@ -15,6 +15,7 @@ from perdure.tools.json_schema import SchemaCheck
 from perdure.tools.objects import BaseTool, SomeTool, as_tool
 from perdure.tools.provider import Connects, ProvidedTool, ToolProvider, check_manifest, check_provider, has_hook
 from perdure.tools.read_result import read_result
+from perdure.tools.schema import WideArguments
 from perdure.vocab.effects import PreparedToolCall
 from perdure.vocab.messages import ToolCall
 from perdure.vocab.outcomes import FailureDetail
@@ -40,8 +41,8 @@ class Prepared:
     contract: ToolContract
     readable: bool = True
     """True if the model can read the rest of a truncated result."""
-    unchecked: SchemaCheck | None = None
-    """The check of the arguments that must still be made in a child process, before the tool runs."""
+    unchecked: SchemaCheck | WideArguments | None = None
+    """The check of the arguments that must still be made off the event loop, before the tool runs."""
 
     @property
     def is_as_captured(self) -> bool:
@@ -73,10 +74,14 @@ class Prepared:
         return self.contract.durability
 
     async def checked(self) -> Prepared | FailureDetail:
-        """Return the call with checked arguments, or its failure. The rest of the check runs in a child process."""
+        """Return the call with checked arguments, or its failure. The rest of the check runs off the event loop."""
         if self.unchecked is None:
             return self
-        return await self.unchecked.refusal() or replace(self, unchecked=None)
+        return self.with_checked(await self.unchecked.bound(self.arguments))
+
+    def with_checked(self, bound: dict[str, object] | FailureDetail) -> Prepared | FailureDetail:
+        """Return the call with the result of its check."""
+        return bound if isinstance(bound, FailureDetail) else replace(self, arguments=bound, unchecked=None)
 
 
 class Toolbox:

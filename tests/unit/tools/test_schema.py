@@ -137,9 +137,9 @@ def test_every_problem_is_told_with_its_path() -> None:
     assert "$.colour is not an argument; the arguments are: lines, grid, size" in told
 
 
-def test_a_thousand_problems_are_not_all_told() -> None:
-    told = problem(order, {**GOOD, "grid": [["x"] * 1000]})
-    assert "and 990 more" in told
+def test_hundreds_of_problems_are_not_all_told() -> None:
+    told = problem(order, {**GOOD, "grid": [["x"] * 400]})
+    assert "and 390 more" in told
     assert len(told) < 5000
 
 

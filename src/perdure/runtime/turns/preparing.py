@@ -7,7 +7,6 @@ payload, whatever the hook would return by then.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import inspect
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -77,7 +76,7 @@ class Preparations:
         self._on_news = on_news
         self._asked: dict[Round, asyncio.Task[Preparation]] = {}
         self._answered: dict[Round, PreparedToolCall] = {}
-        self._checks: dict[tuple[EffectId, str], asyncio.Task[FailureDetail | None]] = {}
+        self._checks: dict[tuple[EffectId, str], asyncio.Task[dict[str, object] | FailureDetail]] = {}
 
     def of(self, item: RunCall) -> ReadyCall | Success | Failed | Preparing:
         """Return the call ready to be recorded, its outcome if nothing has to run, or `UNDER_WAY` if its hook runs."""
@@ -112,17 +111,19 @@ class Preparations:
         return ReadyCall(again, answer, recorded=True)
 
     def _checked(self, item: RunCall, prepared: Prepared | FailureDetail) -> Prepared | FailureDetail | Preparing:
-        """Return the call with checked arguments, its failure, or `UNDER_WAY` while a child process checks them."""
+        """Return the call with checked arguments, its failure, or `UNDER_WAY` while they are checked."""
         if isinstance(prepared, FailureDetail) or prepared.unchecked is None:
             return prepared
         check = prepared.unchecked
         name = (item.ref.id, digest([check.schema, check.args]))
         if (task := self._checks.get(name)) is None:
-            task = self._checks[name] = asyncio.create_task(check.refusal(), name=f"perdure:check:{item.ref.id}")
+            task = self._checks[name] = asyncio.create_task(
+                check.bound(prepared.arguments), name=f"perdure:check:{item.ref.id}"
+            )
             task.add_done_callback(lambda _: self._on_news())
         if not task.done():
             return UNDER_WAY
-        return task.result() or dataclasses.replace(prepared, unchecked=None)
+        return prepared.with_checked(task.result())
 
     @property
     def under_way(self) -> bool:
