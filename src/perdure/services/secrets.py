@@ -12,9 +12,10 @@ import json
 import logging
 import re
 from base64 import b64encode
-from collections.abc import Callable, Mapping
+from bisect import bisect
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextvars import ContextVar
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import NoReturn, Protocol, TypeVar, cast
 from urllib.parse import quote, quote_plus
 from weakref import ReferenceType, ref
@@ -38,7 +39,7 @@ MIN_CODED_CHARS = 8
 """Minimum length of an encoded form, such as base64, for redaction. Shorter ones occur in ordinary text."""
 
 SEARCHED_AT_ONCE_BYTES = 262_144
-"""More bytes are searched in a thread: a search takes about 1 ms per MiB and value."""
+"""More bytes are searched in a thread: a search takes about 10 ms per MiB."""
 
 _WORD = re.compile("[a-z_]{1,16}")
 
@@ -257,41 +258,41 @@ class OutputPieces:
 
 
 class _Matcher:
-    """All forms of some values, prepared for search.
-
-    A search for each form is a call of `in`, which costs about 0.1 ms per MiB. The expression is used on a hit only.
-    """
+    """All forms of some values, prepared for search: one pass over the data finds the forms that may be in it."""
 
     def __init__(self, values: tuple[str, ...]) -> None:
+        self._values = values
         self._whole = frozenset(values)
         self._forms = sorted({form for value in values for form in forms_of(value)}, key=len, reverse=True)
-        self._bytes = [_utf8(form) for form in self._forms]
-        inside = {*self._forms, *(value for value in values if len(value) < MIN_PART_CHARS)}
-        self._needles = {_utf8(json.dumps(form, ensure_ascii=False)[1:-1]) for form in inside}
-        self.longest = max(map(len, self._bytes), default=0)
+        self.longest = max((len(_utf8(form)) for form in self._forms), default=0)
+
+    @cached_property
+    def _plain(self) -> _Index:
+        return _Index({_utf8(form): form for form in self._forms})
+
+    @cached_property
+    def _in_json(self) -> _Index:
+        inside = {*self._forms, *(value for value in self._values if len(value) < MIN_PART_CHARS)}
+        return _Index({_utf8(json.dumps(form, ensure_ascii=False)[1:-1]): form for form in inside})
 
     def may_be_in(self, data: bytes) -> bool:
         """Return whether encoded JSON may contain a value."""
-        return any(needle in data for needle in self._needles)
+        return any(needle in data for needle in self._in_json.candidates(data))
 
     def text(self, text: str) -> str:
         """Return the text with all values replaced."""
         if text in self._whole:
             return HIDDEN
-        return self._expression.sub(HIDDEN, text) if self._is_in(text) else text
+        return _replaced(text, self._likely(text), _hidden)
 
     def masked(self, text: str) -> str:
         """Return the text with all values replaced by as many characters."""
-
-        def mask(found: re.Match[str]) -> str:
-            return HIDDEN[: len(found[0])].ljust(len(found[0]), "*")
-
-        return self._expression.sub(mask, text) if self._is_in(text) else text
+        return _replaced(text, self._likely(text), _masked)
 
     def data(self, data: bytes) -> bytes:
         """Return the bytes with all values replaced."""
-        found = [form for form in self._bytes if form in data]
-        return re.sub(b"|".join(map(re.escape, found)), HIDDEN.encode(), data) if found else data
+        likely = [form.decode("latin-1") for form in self._plain.candidates(data)]  # one character for each byte
+        return _replaced(data.decode("latin-1"), likely, _hidden).encode("latin-1") if likely else data
 
     def json(self, value: Json) -> Json:
         """Return the JSON value with all values replaced. A name that is a plain word stays: code depends on it."""
@@ -308,33 +309,143 @@ class _Matcher:
 
     def safe_end(self, text: str) -> int:
         """Return the end of the text that can be shown: what follows may be the beginning of a value."""
-        if not self._forms:
-            return len(text)
-        found = self._expression.finditer(text)
-        inside = {at for one in found for at in range(one.start() + 1, one.end())}
-        for start in range(max(0, len(text) - len(self._forms[0]) + 1), len(text)):
-            tail = text[start:]
-            if start not in inside and any(len(tail) < len(form) and form.startswith(tail) for form in self._forms):
-                return start
-        return len(text)
+        size, found = len(text), _found(text, self._likely(text))
 
-    def _is_in(self, text: str) -> bool:
-        return any(form in text for form in self._forms)
+        def is_whole(at: int) -> bool:  # a value that is there as a whole holds nothing back
+            before = bisect(found, (at, -1)) - 1
+            return before >= 0 and at < found[before][1]
 
-    @property
-    def _expression(self) -> re.Pattern[str]:
-        """An expression for all forms. The replacement is one of them, so that a value of its letters stays."""
-        return _expression_of((HIDDEN, *self._forms))
+        short = range(max(0, size - END_CHARS + 1), size)
+        best = next((at for at in short if text[at:] in self._beginnings and not is_whole(at)), size)
+        for form in self._forms:
+            below = min(len(form), size + 1)
+            while (below := _shared(form, text, below)) > size - best:
+                if not is_whole(size - below):
+                    best = size - below
+        return best
+
+    @cached_property
+    def _beginnings(self) -> frozenset[str]:
+        return frozenset(form[:size] for form in self._forms for size in range(1, min(END_CHARS, len(form))))
+
+    def _likely(self, text: str) -> list[str]:
+        return [self._plain.forms[form] for form in self._plain.candidates(_utf8(text))]
+
+
+class _Index:
+    """An index of byte strings by aligned words: data that contains a string contains one of its words, aligned.
+
+    A search reads the data as numbers of eight bytes, and of four bytes for short strings. Its cost depends on the size
+    of the data, not on the number of strings. Each string gets words that no other has, where possible.
+    """
+
+    def __init__(self, forms: dict[bytes, str]) -> None:
+        self.forms = forms
+        self._words: dict[str, dict[int, list[bytes]]] = {}
+        self._short = [form for form in forms if len(form) < 2 * 4 - 1]
+        for form in forms:
+            if len(form) >= 2 * 8 - 1:
+                self._add(form, 8, self._words.setdefault("Q", {}))
+            elif len(form) >= 2 * 4 - 1:
+                self._add(form, 4, self._words.setdefault("I", {}))
+
+    @staticmethod
+    def _add(form: bytes, width: int, words: dict[int, list[bytes]]) -> None:
+        for shift in range(width):
+            own = _words(form[shift : shift + WORDS_TRIED * width], width)
+            word = next((one for one in own if one not in words), own[-1])
+            words.setdefault(word, []).append(form)
+
+    def candidates(self, data: bytes) -> Collection[bytes]:
+        """Return the strings that may be in the data: all that are, and few others."""
+        found = dict.fromkeys(form for form in self._short if form in data)
+        for kind, words in self._words.items():
+            for word in words.keys() & _words(data, 8 if kind == "Q" else 4):
+                found.update(dict.fromkeys(words[word]))
+        return found
+
+
+WORDS_TRIED = 8
+"""Words of a string, at each alignment, among which the index selects one."""
+
+
+def _words(data: bytes, width: int) -> memoryview:
+    return memoryview(data)[: len(data) // width * width].cast("Q" if width == 8 else "I")
+
+
+def _found(text: str, forms: Iterable[str]) -> list[tuple[int, int]]:
+    """Return where the forms are in the text, in order. Overlapping places are one.
+
+    Places inside a replacement are left out, so that a value of its letters stays. Each search continues after the
+    last place, so that its cost is linear.
+    """
+    places = sorted(place for form in forms for place in _places(text, form))
+    kept = _places(text, HIDDEN) if places else []
+    found: list[tuple[int, int]] = []
+    for start, end in places:
+        if kept and (at := bisect(kept, (start, len(text) + 1))) and end <= kept[at - 1][1]:
+            continue
+        if found and start < found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        else:
+            found.append((start, end))
+    return found
+
+
+def _places(text: str, form: str) -> list[tuple[int, int]]:
+    found, at, size = list[tuple[int, int]](), text.find(form), len(form)
+    while at >= 0:
+        found.append((at, at + size))
+        at = text.find(form, at + size)
+    return found
+
+
+def _replaced(text: str, forms: Iterable[str], shown: Callable[[int], str]) -> str:
+    """Return the text with each place of a form replaced by what is shown for its size."""
+    forms = [form for form in forms if form in text]
+    if len(forms) == 1 and HIDDEN not in text:
+        return text.replace(forms[0], shown(len(forms[0])))
+    parts, at = list[str](), 0
+    for start, end in _found(text, forms):
+        parts += (text[at:start], shown(end - start))
+        at = end
+    return "".join([*parts, text[at:]]) if parts else text
+
+
+def _hidden(_size: int) -> str:
+    return HIDDEN
+
+
+def _masked(size: int) -> str:
+    return HIDDEN[:size].ljust(size, "*")
+
+
+def _shared(form: str, text: str, below: int) -> int:
+    """Return the size of the longest end of the text that is a beginning of the form, or 0.
+
+    Ends below `END_CHARS` characters are not compared. After many near misses, the result is an upper bound.
+    """
+    last = text[-END_CHARS:]
+    for tried in range(MAX_TRIES):
+        at = form.rfind(last, 0, below - 1)
+        if at < 0 or len(last) < END_CHARS:
+            return 0
+        below = at + END_CHARS
+        if tried == MAX_TRIES - 1 or form.startswith(text[len(text) - below :]):
+            break
+    return below
+
+
+END_CHARS = 8
+"""Characters at the end of a text by which the places of a form are found that the text may break off at."""
+
+MAX_TRIES = 256
+"""Places that are compared. A text of one repeated letter has very many."""
 
 
 @lru_cache(maxsize=256)
 def _matcher_of(values: tuple[str, ...]) -> _Matcher:
     return _Matcher(values)
-
-
-@lru_cache(maxsize=256)
-def _expression_of(forms: tuple[str, ...]) -> re.Pattern[str]:
-    return re.compile("|".join(map(re.escape, forms)))
 
 
 def _utf8(text: str) -> bytes:

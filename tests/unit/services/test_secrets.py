@@ -150,6 +150,45 @@ def test_t_sec_02_prefixes_of_each_other_are_hidden_whole() -> None:
     assert both.text("pass password-1 password-1-and-more password") == "[secret] [secret] [secret] [secret]word"
 
 
+# --- the cost of a search: the watchdog of the event loop fails a step above 50 ms
+
+
+async def test_t_sec_01_search_for_many_values_holds_no_loop() -> None:
+    many = redactor(*(f'cä"{at * 7919:06}-of-a-service\n' for at in range(150)))
+    page = {"text": [f"word {at} of the page" for at in range(5_000)]}
+    await asyncio.to_thread(many.json, {"prepare": 'cä"'})
+    assert many.json(page) == page
+    assert not many.hides(json.dumps(page).encode())
+    assert many.data(json.dumps(page).encode()) == json.dumps(page).encode()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [("a" * 15_999 + "b", "a" * 245_000), ('"' * 16_000, '\\"' * 120_000), ("abcdabcdx", "abcdabcdy" * 25_000)],
+)
+async def test_t_sec_01_search_in_near_misses_holds_no_loop(value: str, text: str) -> None:
+    own = redactor(value)
+    assert own.text(f"{text} {value}").endswith("[secret]")
+    assert own.data(f"{text} {value}".encode()).endswith(b"[secret]")
+    assert len(own.masked(f"{text} {value}")) == len(text) + 1 + len(value)
+    assert own.safe_end(text) <= len(text)
+    assert own.safe_end(f"{value[:-9]}.{value[:-9]}") > 0
+
+
+@pytest.mark.parametrize("size", range(4, 40))
+def test_t_sec_01_value_of_any_size_is_found_at_any_offset(size: int) -> None:
+    value = "".join(chr(97 + at * 7 % 26) for at in range(size))
+    for before in range(17):
+        text = f"{'-' * before}{value}-"
+        assert redactor(value).text(text) == f"{'-' * before}[secret]-"
+        assert redactor(value).data(text.encode()) == f"{'-' * before}[secret]-".encode()
+        assert redactor(value).hides(text.encode())
+
+
+def test_t_sec_01_values_that_overlap_are_hidden_whole() -> None:
+    assert redactor("abcdef", "efghij").text("-abcdefghij-") == "-[secret]-"
+
+
 # --- records
 
 

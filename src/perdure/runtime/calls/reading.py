@@ -67,7 +67,7 @@ class StallPolicy:
     clock: Clock | None = None
 
 
-def without_secrets(request: ModelRequest) -> ModelRequest:
+async def without_secrets(request: ModelRequest) -> ModelRequest:
     """Return the request without the values of the session that the current task works for."""
     redactor = speaker()
     if not redactor.is_needed:
@@ -76,7 +76,7 @@ def without_secrets(request: ModelRequest) -> ModelRequest:
         request,
         instructions=redactor.text(request.instructions),
         messages=redactor.values(request.messages),
-        attachments={hash: redactor.data(data) for hash, data in request.attachments.items()},
+        attachments={hash: await redactor.data_of_any_size(data) for hash, data in request.attachments.items()},
     )
 
 
@@ -86,7 +86,7 @@ async def stream_reply(model: Model, request: ModelRequest, hearing: ReplySink, 
     Raises:
         ModelError: the stream had no reply; `stall` if the model was silent for too long.
     """
-    events = model.stream(without_secrets(request))
+    events = model.stream(await without_secrets(request))
     size = _Size()
     silence, pulse, halves = _Silence(patience.stall_ms), _Pulse(patience), (_Halves(), _Halves())
     try:
