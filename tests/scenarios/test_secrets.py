@@ -7,6 +7,7 @@ import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -334,3 +335,59 @@ async def test_t_sec_02_secret_that_is_a_common_word_breaks_no_session(app: App)
 async def echo(text: str) -> str:
     """Return the text."""
     return text
+
+
+# --- a worker that takes over
+
+
+@tool
+async def prints(ctx: ToolContext, token: str) -> str:
+    """Start a command that prints the secret once a file is there."""
+    folder = cast("Path", ctx.deps)
+    (folder / "secret.txt").write_text((await ctx.secrets.get(token)).reveal())
+    says = f"while [ ! -e {folder}/go ]; do sleep 0.02; done; cat {folder}/secret.txt"
+    return (await ctx.start_command(["/bin/sh", "-c", says], notify=True)).id
+
+
+async def test_s10_output_of_a_command_hides_the_secret_after_a_restart(app: App, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    tuning = replace(HURRIED, commands_in=tmp_path / "commands")
+    asking = Handing(ASK, call("prints", token="$ref"), say("started"))
+    first = await app.open(asking, ask_user, prints, deps=outside, tuning=tuning)
+    session = await first.session("s", agent="a")
+    sent = await session.send("go")
+    await session.answer((await waiting_question(session)).id, {"token": VALUE}, by="ann")
+    await sent.result(timeout=20)
+    command = outputs(await session.messages())[-1]
+    await core_of(first).drain(5)
+    after = Handing(say("noted"), say("noted"))
+    second = await app.open(after, ask_user, prints, deps=outside, tuning=tuning)
+    (outside / "go").touch()
+    ended = await second.get_process(command).result(timeout=20)
+    assert "[secret]" in repr(ended)
+    there = second.get_session("s")
+    await until(lambda: told(there))
+    await there.ask("and?", timeout=20)
+    everything = "".join([*after.prompts, repr(ended), repr(await there.messages())])
+    assert "[secret]" in "".join(after.prompts)
+    assert "hunter2" not in everything
+    assert b"hunter2" not in await rows_of(there)
+
+
+async def told(session: Session) -> bool:
+    return "[secret]" in repr(await session.messages())
+
+
+async def test_s10_session_hides_its_secret_after_a_restart_before_it_is_read(app: App) -> None:
+    first = await begun(app, Handing(ASK, say("kept")), ask_user)  # pyright: ignore[reportArgumentType] - a model of its own
+    await first.answer((await waiting_question(first)).id, {"token": VALUE}, by="ann")
+    await status(first, "idle")
+    await ref_of(first).runtime.drain(5)
+
+    model = Handing(call("echo", text=f"<{VALUE}>"), say("ok"))
+    second = await app.open(model, echo, tuning=HURRIED)
+    session = second.get_session("s")
+    await session.ask("go", timeout=20)
+    assert outputs(await session.messages())[-1] == "<[secret]>"
+    assert b"hunter2" not in await rows_of(session)

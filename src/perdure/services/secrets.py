@@ -102,6 +102,8 @@ class SeenSecrets:
 
     def __init__(self) -> None:
         self.by_stream: dict[StreamId, tuple[str, ...]] = {}
+        self.references: dict[StreamId, tuple[str, ...]] = {}
+        """The references of stored secrets that were read, by session."""
 
     def add(self, stream: StreamId, value: str) -> None:
         """Hide this value from now on in what the stream's session writes, and in all log records."""
@@ -114,30 +116,31 @@ class SeenSecrets:
     def forget(self, stream: StreamId) -> None:
         """Forget the values of a deleted session."""
         self.by_stream.pop(stream, None)
+        self.references.pop(stream, None)
 
 
 class Redactor:
     """The redactor of one stream: it hides the values of the stream's session and of the session that it writes for."""
 
     def __init__(self, seen: SeenSecrets | None = None, stream: StreamId = NOWHERE) -> None:
-        self._seen = SeenSecrets() if seen is None else seen
+        self.seen = SeenSecrets() if seen is None else seen
         self._stream = stream
 
     def add(self, value: str) -> None:
         """Redact this value from now on."""
-        self._seen.add(self._stream, value)
+        self.seen.add(self._stream, value)
 
     @property
     def is_needed(self) -> bool:
         """True if this process has seen a secret at all."""
-        return bool(self._seen.by_stream)
+        return bool(self.seen.by_stream)
 
     def speaks(self) -> None:
         """Mark the current task as working for this session. All that it writes elsewhere hides the values, too."""
         _speaker.set(self)
 
     def _own(self) -> tuple[str, ...]:
-        return self._seen.by_stream.get(self._stream, ())
+        return self.seen.by_stream.get(self._stream, ())
 
     def _matcher(self) -> _Matcher | None:
         """Return the matcher of the values to hide, or None if there are none."""
@@ -149,44 +152,44 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """Return the text with all values redacted, also where they are escaped or encoded."""
-        matcher = self._matcher() if self._seen.by_stream else None
+        matcher = self._matcher() if self.seen.by_stream else None
         return text if matcher is None else matcher.text(text)
 
     def json(self, value: Json) -> Json:
         """Return the JSON value with all secrets redacted: as text, inside text, as a number or as a name."""
-        matcher = self._matcher() if self._seen.by_stream else None
+        matcher = self._matcher() if self.seen.by_stream else None
         return value if matcher is None else matcher.json(value)
 
     def data(self, data: bytes) -> bytes:
         """Return the bytes with all values redacted, in the forms that they have as UTF-8 text."""
-        matcher = self._matcher() if self._seen.by_stream else None
+        matcher = self._matcher() if self.seen.by_stream else None
         return data if matcher is None else matcher.data(data)
 
     async def data_of_any_size(self, data: bytes) -> bytes:
         """Return the bytes like `data`. Many bytes are searched in a thread, so that the event loop goes on."""
-        if not self._seen.by_stream or len(data) <= SEARCHED_AT_ONCE_BYTES:
+        if not self.seen.by_stream or len(data) <= SEARCHED_AT_ONCE_BYTES:
             return self.data(data)
         return await asyncio.to_thread(self.data, data)
 
     def value(self, value: T) -> T:
         """Return a record, an item or a message with all values redacted. Its ids, names and keys stay."""
-        matcher = self._matcher() if self._seen.by_stream else None
+        matcher = self._matcher() if self.seen.by_stream else None
         if matcher is None or not matcher.may_be_in(encode(value)):
             return value
         return rewritten(value, matcher)
 
     def values(self, values: tuple[T, ...]) -> tuple[T, ...]:
         """Return several values, each redacted."""
-        return tuple([self.value(one) for one in values]) if self._seen.by_stream else values
+        return tuple([self.value(one) for one in values]) if self.seen.by_stream else values
 
     def hides(self, data: bytes) -> bool:
         """Return True if encoded JSON may contain a value."""
-        matcher = self._matcher() if self._seen.by_stream else None
+        matcher = self._matcher() if self.seen.by_stream else None
         return matcher is not None and matcher.may_be_in(data)
 
     def masked(self, text: str) -> str:
         """Return the text with all values redacted, at its old length, for texts whose parts have offsets."""
-        matcher = self._matcher() if self._seen.by_stream else None
+        matcher = self._matcher() if self.seen.by_stream else None
         return text if matcher is None else matcher.masked(text)
 
     def check_elsewhere(self, *names: str) -> None:
@@ -215,13 +218,13 @@ class Redactor:
 
     def safe_end(self, text: str) -> int:
         """Return the end of the text that can be shown: what follows may be the beginning of a value."""
-        matcher = self._matcher() if self._seen.by_stream else None
+        matcher = self._matcher() if self.seen.by_stream else None
         return len(text) if matcher is None else matcher.safe_end(text)
 
     @property
     def longest(self) -> int:
         """The largest size in bytes of a form of a value."""
-        matcher = self._matcher() if self._seen.by_stream else None
+        matcher = self._matcher() if self.seen.by_stream else None
         return 0 if matcher is None else matcher.longest
 
 

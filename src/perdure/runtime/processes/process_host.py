@@ -20,6 +20,7 @@ from perdure.processes.record import CODE, ProcessRecord, advance, fold
 from perdure.runtime.processes.driver import ProcessDriver, code_for, end_notification, wake_for
 from perdure.runtime.processes.function import CleansUp, Driver, HasCapacity, NotifiesOnEnd, RunsHere, WatchesOutside
 from perdure.runtime.processes.purchases import charges, lost_calls
+from perdure.runtime.secret_store import hide_stored
 from perdure.runtime.shared import Shared
 from perdure.runtime.tasks.retention import RETENTION, kept_until, sweep, task_in
 from perdure.runtime.turns.subagents import let_go
@@ -133,7 +134,9 @@ class ProcessHost(DrivingHost[Driver]):
             self._note(row.record)
         self._learned = self._owned.known_seq = self.record.seq
         if (session := self.record.known.session) is not None:
-            self._owned.redactor = Redactor(self._shared.seen_secrets, session_stream(self._tenant, session))
+            owner, seen = session_stream(self._tenant, session), self._shared.seen_secrets
+            await hide_stored(self._shared.store, self._shared.secrets, owner, seen)  # threat: S10
+            self._owned.redactor = Redactor(seen, owner)
         self._owned.active = self._is_active
         if self._claim.parked:
             self._owned.unpark(at_once=True)

@@ -25,6 +25,7 @@ from perdure.runtime.calls import jobs
 from perdure.runtime.calls.orphaned_calls import left_asked
 from perdure.runtime.deps import DepsContext, TurnDeps
 from perdure.runtime.instructions import InstructionsContext, InstructionsFailed, instructions_for
+from perdure.runtime.secret_store import hide_stored
 from perdure.runtime.shared import Shared, turn_result
 from perdure.runtime.turns.call_changes import CallChanges
 from perdure.runtime.turns.envelopes import Where
@@ -40,7 +41,7 @@ from perdure.runtime.worker.driving_host import DrivingHost
 from perdure.runtime.worker.offers import Offer
 from perdure.runtime.worker.orphans import Orphans
 from perdure.runtime.worker.owned import OwnedStream, rows_of
-from perdure.services.secrets import Redactor
+from perdure.services.secrets import REFERENCE, Redactor
 from perdure.session.fold import CODE, SessionState, cancel_of, fold
 from perdure.store.shapes import Claim, InboxRow
 from perdure.turn.machine import advance, awaited, stopped
@@ -186,6 +187,9 @@ class SessionHost(DrivingHost[TurnDriver]):
         if self._loaded:
             return
         loaded = self._claim.loaded or await self._shared.store.load(self.stream, code=CODE)
+        if loaded.snapshot or any(REFERENCE.encode() in row.data for row in loaded.rows):
+            shared = self._shared
+            await hide_stored(shared.store, shared.secrets, self.stream, shared.seen_secrets)  # threat: S10
         if loaded.snapshot:
             self.state = decode(loaded.snapshot.data, SessionState)
             for request in self.state.cancels:
