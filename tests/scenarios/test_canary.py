@@ -267,6 +267,11 @@ async def _(ctx: ToolContext, it: Canary) -> object:
     return await ctx.complete(f"Is {it.spread} good?", source="test", instructions=it.spread)
 
 
+@path("complete source", refused=True)
+async def _(ctx: ToolContext, it: Canary) -> object:
+    return await ctx.complete("Is it good?", source=f"account-{it.plain}")
+
+
 @path("agent")
 async def _(ctx: ToolContext, it: Canary) -> object:
     return await ctx.agent("other").ask(f"use {it.spread}", name="help")
@@ -359,6 +364,12 @@ async def _(ctx: ToolContext, it: Canary) -> object:
     message = NewTaskMessage(direction="inbound", content=[{"type": "text", "text": it.spread}])
     await ctx.tasks.send_message(ctx.session_id, made.id, message)
     return made.display_name
+
+
+@path("tasks.create kind", refused=True)
+async def _(ctx: ToolContext, it: Canary) -> object:
+    new = CreateSessionTask(session_id=ctx.session_id, kind=f"kind-{it.plain}", display_name="a task")
+    return (await ctx.tasks.create(new)).id
 
 
 @path("triggers.emit", "triggers.subscribe")

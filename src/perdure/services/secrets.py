@@ -16,6 +16,8 @@ from bisect import bisect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextvars import ContextVar
 from functools import cached_property, lru_cache
+from html import escape
+from struct import Struct
 from typing import NoReturn, Protocol, TypeVar, cast
 from urllib.parse import quote, quote_plus
 from weakref import ReferenceType, ref
@@ -37,6 +39,15 @@ MIN_PART_CHARS = 4
 
 MIN_CODED_CHARS = 8
 """Minimum length of an encoded form, such as base64, for redaction. Shorter ones occur in ordinary text."""
+
+MIN_LINE_CHARS = 8
+"""Minimum length of a line of a value for redaction by itself. Shorter ones are often ordinary words."""
+
+MAX_CODED_LINES = 8
+"""The lines of a value with more lines are hidden as they are, not in encoded forms."""
+
+WRAPPED_AT = (76, 64)
+"""Characters in a line of base64 text, in mails and in PEM files."""
 
 SEARCHED_AT_ONCE_BYTES = 262_144
 """More bytes are searched in a thread: a search takes about 10 ms per MiB."""
@@ -354,9 +365,13 @@ class _Index:
 
     @staticmethod
     def _add(form: bytes, width: int, words: dict[int, list[bytes]]) -> None:
+        read = _READ[width]
         for shift in range(width):
-            own = _words(form[shift : shift + WORDS_TRIED * width], width)
-            word = next((one for one in own if one not in words), own[-1])
+            (word,) = read(form, shift)
+            at = shift + width
+            while word in words and at <= len(form) - width and at < WORDS_TRIED * width:
+                (word,) = read(form, at)
+                at += width
             words.setdefault(word, []).append(form)
 
     def candidates(self, data: bytes) -> Collection[bytes]:
@@ -367,6 +382,8 @@ class _Index:
                 found.update(dict.fromkeys(words[word]))
         return found
 
+
+_READ = {4: Struct("=I").unpack_from, 8: Struct("=Q").unpack_from}
 
 WORDS_TRIED = 8
 """Words of a string, at each alignment, among which the index selects one."""
@@ -464,33 +481,51 @@ def _digits(number: float) -> str:
 def forms_of(value: str) -> tuple[str, ...]:
     """Return the forms under which a value is hidden inside other text, longest first.
 
-    The forms are the value itself, escaped once or twice for JSON, as a Python literal, for URLs, in hexadecimal, and
-    in base64 at each of three alignments.
+    The forms are the value itself, escaped once or twice for JSON, as a Python literal, for HTML, for a shell and for
+    URLs, in hexadecimal, and in base64 at each of three alignments. The value without the space around it and each
+    of its lines have forms, too.
     """
     if len(value) < MIN_PART_CHARS:
         return ()
-    data = value.encode("utf-8", "surrogatepass")
-    found = {value, repr(value)[1:-1], *_urls(data)}
-    for ascii in (True, False):
-        once = json.dumps(value, ensure_ascii=ascii)[1:-1]
-        found |= {once, json.dumps(once, ensure_ascii=ascii)[1:-1]}
-    coded = {data.hex(), data.hex().upper(), *_base64s(data)}
-    found |= {form for form in coded if len(form) >= MIN_CODED_CHARS}
+    core = stripped if len(stripped := value.strip()) >= MIN_PART_CHARS else value
+    found = _forms(core) | {value}
+    if len(rows := core.splitlines()) > 1:
+        lines = [line for row in rows if len(line := row.strip()) >= MIN_LINE_CHARS and line[:5] != "-----"]
+        found |= {"\r\n".join(rows), *lines}
+        for line in lines if len(lines) <= MAX_CODED_LINES else ():
+            found |= _forms(line)
     return tuple(sorted(found, key=len, reverse=True))
+
+
+def _forms(value: str) -> set[str]:
+    data = value.encode("utf-8", "surrogatepass")
+    found = {value, repr(value)[1:-1], ascii(value)[1:-1], repr(data)[2:-1], *_urls(data)}
+    found |= {escape(value), escape(value, quote=False), value.replace("'", "'\"'\"'")}  # HTML, and `shlex.quote`
+    for ascii_only in (True, False):
+        once = json.dumps(value, ensure_ascii=ascii_only)[1:-1]
+        found |= {once, json.dumps(once, ensure_ascii=ascii_only)[1:-1]}
+    coded = {data.hex(), data.hex().upper(), *_base64s(data)}
+    return found | {form for form in coded if len(form) >= MIN_CODED_CHARS}
 
 
 def _urls(data: bytes) -> set[str]:
     found = {quote(data, safe=""), quote(data), quote_plus(data)}
+    found |= {quote(quote(data, safe=""), safe=""), quote(quote(data))}
     return found | {_CODE.sub(lambda code: code.group().lower(), form) for form in found}
 
 
 def _base64s(data: bytes) -> set[str]:
-    """Return the characters that bytes have in any base64 text, whatever comes before and after them."""
+    """Return the characters that bytes have in any base64 text, whatever comes before and after them.
+
+    Text that begins with the bytes may be wrapped in lines, as in mails and PEM files.
+    """
     found: set[str] = set()
     for before in range(3):
         text = b64encode(bytes(before) + data).decode()
         inside = text[(before * 8 + 5) // 6 : (before + len(data)) * 8 // 6]
         found |= {inside, inside.replace("+", "-").replace("/", "_")}
+        if before == 0:
+            found |= {inside[at : at + width] for width in WRAPPED_AT for at in range(0, len(inside), width)}
     return found
 
 
@@ -512,17 +547,37 @@ class _RedactedRecords:
     def __call__(self, *given: object, **named: object) -> logging.LogRecord:
         record = self._make(*given, **named)
         if values := _all_seen():
-            _redact(record, _matcher_of(values))
+            _redact(record, matcher := _matcher_of(values))
+            record.__dict__ = _RecordFields(record.__dict__, matcher)
         return record
+
+
+class _RecordFields(dict[str, object]):
+    """The fields of a log record. A logger adds those of `extra` as items, after the factory has made the record."""
+
+    def __init__(self, fields: Mapping[str, object], matcher: _Matcher) -> None:
+        super().__init__(fields)
+        self._matcher = matcher
+
+    def __setitem__(self, name: str, value: object) -> None:
+        try:
+            told = value if isinstance(value, str) else repr(value)
+        except Exception:  # noqa: BLE001 - any object of the application
+            told = value = "a field of a log record could not be formatted"
+        shown = self._matcher.text(told)
+        super().__setitem__(name, value if shown == told else shown)
+
+    def __reduce__(self) -> tuple[type[dict[str, object]], tuple[dict[str, object]]]:
+        return dict, (dict(self),)
 
 
 def _redact(record: logging.LogRecord, matcher: _Matcher) -> None:
     try:
-        said = record.getMessage()
+        said, given = record.getMessage(), repr(record.args)
     except Exception:  # noqa: BLE001 - arguments that do not fit: the handler reports that
         record.msg, record.args = "a log message could not be formatted", ()
         return
-    if (shown := matcher.text(said)) != said:
+    if (shown := matcher.text(said)) != said or matcher.text(given) != given:
         record.msg, record.args = shown, ()
     if record.exc_info:
         told = logging.Formatter().formatException(record.exc_info)

@@ -26,6 +26,7 @@ from perdure.runtime.calls.orphaned_calls import PartialReply, priced
 from perdure.runtime.calls.perform import JOB_TIMEOUT_S, MAX_JOB_BYTES, MODEL_TIMEOUT_S
 from perdure.runtime.calls.reading import ReplySink, StallPolicy, stream_reply
 from perdure.runtime.turns.hydrate import Fetch, hydrated
+from perdure.services.secrets import speaker
 from perdure.tools.body import Body
 from perdure.tools.body_scope import BodyScope
 from perdure.tools.clients.completions import DirectRequest
@@ -70,6 +71,7 @@ class CompletionsClient:
         check_argument("The instructions of a direct completion", asked.instructions, str)
         check_argument("The key of a direct completion", asked.key, str)
         check_argument("The usage source of a direct completion", usage_source, str)
+        speaker().check_names(usage_source)
         if not usage_source.strip():
             raise ToolError("A direct completion needs a usage source", code="invalid_argument")
         if asked.utility and self._models.utility is None:

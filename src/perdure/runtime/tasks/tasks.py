@@ -27,6 +27,7 @@ from perdure.runtime.tasks.background import TaskNews, definition_of, task_messa
 from perdure.runtime.tasks.index import TaskIndex, TasksChanged, enter, read_index
 from perdure.runtime.tasks.retention import task_in
 from perdure.services.background import MAX_ACTIVE_PER_SESSION
+from perdure.services.secrets import speaker
 from perdure.services.tasks import (
     KIND_BACKGROUND_TOOL,
     KIND_MONITOR,
@@ -113,6 +114,7 @@ class StoredTasks(SessionTaskRegistry):
     async def _made(self, new: CreateSessionTask, id: str, asked: Registration, env: Blob | None = None) -> SessionTask:
         rt = self._runtime
         check_readable(new, what="the task")
+        speaker().check_names(new.kind)
         known = await self.get(new.session_id, id)
         if known is not None:
             return known
