@@ -18,6 +18,7 @@ from perdure.ids import BlobHash, PromiseId
 from perdure.models.protocol import ModelEvent, ModelReply, ModelRequest, ProviderCall
 from perdure.models.scripted import ScriptedAnswer, ScriptedModel, call, calls, say
 from perdure.runtime.internals import core_of, ref_of
+from perdure.runtime.secret_store import MAX_SECRETS, StoredSecrets
 from perdure.services.secrets import Redactor
 from perdure.store.aes_gcm import AesGcmCodec
 from perdure.store.shapes import Accepted, AlreadyResolved
@@ -391,3 +392,36 @@ async def test_s10_session_hides_its_secret_after_a_restart_before_it_is_read(ap
     await session.ask("go", timeout=20)
     assert outputs(await session.messages())[-1] == "<[secret]>"
     assert b"hunter2" not in await rows_of(session)
+
+
+async def test_s10_secret_of_a_refused_answer_is_not_stored(app: App) -> None:
+    session = await begun(app, ScriptedModel(ASK, say("ok")), ask_user)
+    item = await waiting_question(session)
+    await session.answer(item.id, {"token": "right-4711"}, by="ann")
+    await status(session, "idle")
+    core, stream = ref_of(session).runtime, ref_of(session).stream
+    vault = StoredSecrets(core.store, core.secrets, stream, Redactor(core.seen_secrets, stream), core.audit_log)
+    for late in ("late-1", "late-2"):
+        with pytest.raises(Error) as caught:
+            await session.answer(item.id, {"token": late}, by="mallory")
+        assert refusal(caught.value) is Code.TOOL_CALL_ANSWERED
+        reference = await vault.reference(item.id, "token", late)
+        assert await core.store.peek(PromiseId(reference)) is None
+    assert isinstance(await session.answer(item.id, {"token": "right-4711"}, by="ann"), AlreadyResolved)
+    assert core.seen_secrets.by_stream[stream] == ("right-4711",)
+
+
+@pytest.mark.any_store
+async def test_s10_session_with_too_many_secrets_refuses_another(app: App) -> None:
+    session = await begun(app, ScriptedModel(ASK, say("ok")), ask_user)
+    item = await waiting_question(session)
+    core, stream = ref_of(session).runtime, ref_of(session).stream
+    vault = StoredSecrets(core.store, core.secrets, stream, Redactor(core.seen_secrets, stream), core.audit_log)
+    for at in range(MAX_SECRETS):
+        await vault.put("call", str(at), f"value-{at}")
+    with pytest.raises(Error) as caught:
+        await session.answer(item.id, {"token": "one too many"}, by="ann")
+    assert refusal(caught.value) is Code.INPUT_TOO_LARGE
+    assert "100 secrets" in str(caught.value)
+    assert len(core.seen_secrets.by_stream[stream]) == MAX_SECRETS
+    assert (await session.pending())[0].id == item.id

@@ -16,7 +16,7 @@ from perdure.commit.changes import Amendment, Audit, Intervention, Label, NewStr
 from perdure.commit.plan import Entry, Plan, Receipt
 from perdure.ids import PromiseId, SessionId, StreamId, WorkerId, session_stream, stream_names
 from perdure.inbox.admit import Admission, Delivery, Opening
-from perdure.services.secrets import NOWHERE, REFERENCE, Redactor, SeenSecrets
+from perdure.services.secrets import LISTED, NOWHERE, REFERENCE, Redactor, SeenSecrets
 from perdure.store.live import Piece, SideChannel
 from perdure.store.protocol import Store
 from perdure.store.shapes import Annotated, Intervened, Resolved
@@ -112,7 +112,7 @@ class RedactedStore:  # threat: S10, T-SEC-01
         return tuple([self._note(one) for one in notes])
 
     def _promise(self, promise: PromiseState) -> PromiseState:
-        if promise.resolution is None or promise.id.startswith(REFERENCE):  # a stored secret is ciphertext
+        if promise.resolution is None or promise.id.startswith((REFERENCE, LISTED)):  # ciphertext, and references
             return promise
         return replace(promise, resolution=self._of(promise.stream).value(promise.resolution))
 

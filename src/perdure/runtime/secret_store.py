@@ -18,7 +18,7 @@ from perdure.errors import Code, Error
 from perdure.ids import PromiseId, StreamId, stream_names
 from perdure.runtime.audit import Actor, AuditLog, act
 from perdure.runtime.shared import Secrets
-from perdure.services.secrets import REFERENCE, Redactor, Secret, SeenSecrets
+from perdure.services.secrets import LISTED, REFERENCE, Redactor, Secret, SeenSecrets
 from perdure.store.aes_gcm import AesGcmCodec
 from perdure.store.protocol import Store
 from perdure.tools.errors import ToolError
@@ -26,9 +26,6 @@ from perdure.vocab.promises import Ok, PromiseState
 
 KEY = "secrets"
 """The name under which a store keeps the key that encrypts secrets."""
-
-LISTED = "secrets:"
-"""The prefix of the promises that list the references of a session."""
 
 MAX_SECRETS = 100
 """Maximum number of secrets of one session."""
@@ -44,6 +41,12 @@ class StoredSecrets:
     redactor: Redactor
     audit: AuditLog
 
+    async def reference(self, call: str, question: str, value: str) -> str:
+        """Return the reference of an answer, which need not be stored."""
+        key = await self.keys.get(KEY, stream_names(self.stream)[0])
+        named = canonical([self.stream, call, question, value])
+        return REFERENCE + hmac.new(key, b"reference" + named, hashlib.sha256).hexdigest()[:32]
+
     async def put(self, call: str, question: str, value: str) -> str:
         """Store the answer to a question, and return its reference. Durable when this returns.
 
@@ -51,8 +54,7 @@ class StoredSecrets:
             Error: `session_unknown`, `input_too_large`.
         """
         key = await self.keys.get(KEY, stream_names(self.stream)[0])
-        named = canonical([self.stream, call, question, value])
-        reference = REFERENCE + hmac.new(key, b"reference" + named, hashlib.sha256).hexdigest()[:32]
+        reference = await self.reference(call, question, value)
         listed = await self._listed()
         if len(listed) >= MAX_SECRETS and reference not in listed:
             raise Error(

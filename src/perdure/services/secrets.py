@@ -31,6 +31,9 @@ from perdure.vocab.wire import HIDDEN
 REFERENCE = "secret:"
 """The prefix of a reference."""
 
+LISTED = "secrets:"
+"""The prefix of the promises that list the references of a session."""
+
 NOWHERE = StreamId("")
 
 MIN_PART_CHARS = 4

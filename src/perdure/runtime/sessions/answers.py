@@ -156,7 +156,7 @@ async def resolve(
     if due_at is None:
         due_at = await _due(rt.store, scope, key)
     try:
-        over = await _is_over(rt.store, scope)
+        over = await is_over(rt.store, scope)
         promise = PromiseState(id=key.key_id, stream=scope.stream, deadline_at=due_at)
         if over:
             resolution, audit = Cancelled(), ()
@@ -182,7 +182,7 @@ async def resolve_all(
     """
     await rt.check_readable(stream)
     scopes = {key.scope for key, _, _ in given}
-    over = {scope for scope in scopes if await _is_over(rt.store, scope_of(scope))}
+    over = {scope for scope in scopes if await is_over(rt.store, scope_of(scope))}
     if over:
         states = {key.key_id: await rt.store.peek(key.key_id) for key, _, _ in given if key.scope in over}
         return {id: (state.resolution if state else None) or Cancelled() for id, state in states.items()}
@@ -227,7 +227,7 @@ async def peek(rt: RuntimeCore, key: object) -> Resolution | None:
     """
     asked, scope = await _checked(rt, key)
     if isinstance(scope, ProcessScope):
-        state, over = await rt.store.peek(asked.key_id), await _is_over(rt.store, scope)
+        state, over = await rt.store.peek(asked.key_id), await is_over(rt.store, scope)
         return (state.resolution if state else None) or (Cancelled() if over else None)
     ended = await end_of(rt.store, scope.stream, scope.turn)
     match asked.wait:
@@ -266,7 +266,7 @@ async def revoke_keys(rt: RuntimeCore, scope: TurnScope, who: Actor) -> bool:
     return isinstance(await rt.store.resolve(tombstone.id, Cancelled(), now=now, make=tombstone, audit=audit), Accepted)
 
 
-async def _is_over(store: Store, scope: TurnScope | ProcessScope) -> bool:
+async def is_over(store: Store, scope: TurnScope | ProcessScope) -> bool:
     """Return whether the turn or process has ended, so that its waits are closed."""
     if isinstance(scope, ProcessScope):
         return await store.find(scope.stream, PROCESS_END) is not None

@@ -87,7 +87,7 @@ async def answer(
     key = unsigned_key(scope.id, UserAnswer(call_id=call))
     about, due_at = await _asked(rt, scope, key, CallId(call))
     questions = questions_of(about.args)
-    plain = await _kept(rt, scope, call, questions, _checked(questions, given, call))
+    plain = await _kept(rt, scope, key, due_at, questions, _checked(questions, given, call))
     told = answered(plain, by=by, at=rt.clock.wall_ms(), via=_named(via, "via"))
     done = [act("question_answered", Actor(by, via), session=session, target=call)]
     done += [act("secret_stored", Actor(by, via), session=session, target=ref) for ref in _secrets(questions, plain)]
@@ -99,12 +99,32 @@ async def answer(
 
 
 async def _kept(
-    rt: RuntimeCore, scope: TurnScope, call: str, questions: tuple[Question, ...], given: dict[str, Answer]
+    rt: RuntimeCore,
+    scope: TurnScope,
+    key: EventKey,
+    due_at: int | None,
+    questions: tuple[Question, ...],
+    given: dict[str, Answer],
 ) -> dict[str, Answer]:
-    """Return the answers as they are recorded, with a reference instead of each secret."""
-    vault = StoredSecrets(rt.store, rt.secrets, scope.stream, Redactor(rt.seen_secrets, scope.stream), rt.audit_log)
+    """Return the answers as they are recorded, with a reference instead of each secret.
+
+    Secrets for a closed question are not stored: that answer is a repeated one, or is refused.
+    """
     secret = _secret_ids(questions)
-    return {id: await vault.put(call, id, str(one)) if id in secret else one for id, one in given.items()}
+    if not secret & given.keys():
+        return given
+    vault = StoredSecrets(rt.store, rt.secrets, scope.stream, Redactor(rt.seen_secrets, scope.stream), rt.audit_log)
+    keep = vault.put if await _is_open(rt, scope, key, due_at) else vault.reference  # threat: S10
+    call = str(cast("UserAnswer", key.wait).call_id)
+    return {id: await keep(call, id, str(one)) if id in secret else one for id, one in given.items()}
+
+
+async def _is_open(rt: RuntimeCore, scope: TurnScope, key: EventKey, due_at: int | None) -> bool:
+    """Return whether a question can be answered. A closed question stays closed."""
+    known = await rt.store.peek(key.key_id)
+    if (known is not None and known.resolution is not None) or await answers.is_over(rt.store, scope):
+        return False
+    return due_at is None or await rt.store.now() < due_at
 
 
 def _secrets(questions: tuple[Question, ...], given: Mapping[str, Answer]) -> list[str]:
