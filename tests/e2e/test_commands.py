@@ -90,6 +90,7 @@ def test_sessions_are_listed_newest_first(booked: Path) -> None:
     assert [line.split()[0] for line in lines[1:]] == ["late-1", "trip-2", "trip-1"]
     assert "● queued" in lines[1]
     assert lines[1].endswith("tool charge_card")
+    assert " -  tool charge_card" in lines[1], "the tokens of an open first turn are not known yet"
     assert ran.err == "3 shown, newest first.\n"
 
 

@@ -96,6 +96,9 @@ def test_a_process_is_explained_given_up_removed_and_seen_from_sessions(tmp_path
     [shown] = perdure("processes", "show", "w", *db, "--json", cwd=tmp_path).objects
     assert shown["output"] == {"status": "abandoned", "reason": "no longer", "by": "maria"}
     assert perdure("processes", "abandon", "w", *db, cwd=tmp_path).code != 0
+    none = perdure("processes", "list", *db, cwd=tmp_path).err
+    assert none == "0 processes. Ended ones: perdure processes list --all --db s.db\n"
+    assert perdure("processes", "list", "--all", *db, cwd=tmp_path).err == "1 process.\n"
     assert perdure("processes", "delete", "w", *db, cwd=tmp_path).code == 0
     for args in (("delete", "w"), ("share", "w", "two"), ("unshare", "w", "two"), ("abandon", "w")):
         assert "unknown process" in perdure("processes", *args, *db, cwd=tmp_path).err

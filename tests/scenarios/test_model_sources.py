@@ -71,6 +71,13 @@ async def test_the_inputs_model_then_the_agents_then_the_hosts(new_store: NewSto
     assert [asked.json["model"] for asked in server.asked] == ["gpt-4o-mini", "gpt-4o", "gpt-4o"]
 
 
+async def test_turn_without_any_model_names_the_remedy(new_store: NewStore) -> None:
+    async with Runtime(new_store(), agents=[Agent("shop", model=None)]) as rt:
+        ended = await (await (await rt.session("s", agent="shop")).send("hi")).result(10)
+    assert (ended.status, ended.reason) == ("stopped", "provider_error")
+    assert ended.hint == "Runtime(..., model_sources=ModelSources(providers=...)), or Agent(..., model='openai:...')"
+
+
 async def test_host_without_a_key_uses_no_environment_key(new_store: NewStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-platform")
     host = Host()

@@ -281,14 +281,15 @@ def output_check(agent: Agent, composition: Composition) -> Callable[[str], Awai
 class MissingModel:
     """A model that is not available any more, although a turn needs it."""
 
-    def __init__(self, name: str, reason: str) -> None:
+    def __init__(self, name: str, reason: str, hint: str = "") -> None:
         self.name = name
         self.reason = reason
+        self.hint = hint
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         """Raise a `ModelError` of kind `invalid`."""
         message = f"the turn began with the model {self.name}, which this runtime does not have: {self.reason}"
-        raise ModelError(LlmError(kind="invalid", message=message))
+        raise ModelError(LlmError(kind="invalid", message=message, hint=self.hint))
         yield  # pyright: ignore[reportUnreachable] - makes this a stream
 
 

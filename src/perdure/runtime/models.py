@@ -27,6 +27,8 @@ log = logging.getLogger("perdure.runtime")
 
 NO_DEFAULT = "the agent names no model, and the host has no default"
 
+_GIVE_A_MODEL = "Runtime(..., model_sources=ModelSources(providers=...)), or Agent(..., model='openai:...')"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSources:
@@ -83,7 +85,7 @@ class Models:
     def of(self, agent: Agent, name: str) -> Model:
         """Return the model of an open turn. Raises nothing: an unknown model reports its error when called."""
         if name == DEFAULT:
-            return MissingModel(name, NO_DEFAULT)
+            return MissingModel(name, NO_DEFAULT, _GIVE_A_MODEL)
         if (own := _given_as_object((agent, *self._agents.values()), name)) is not None:
             return own
         if self.sources.providers is None and self.sources.credentials is None:

@@ -43,8 +43,9 @@ def list_processes(
 
 
 async def _list(db: str, limit: int, *, all: bool, json: bool, quiet: bool) -> None:
+    from perdure.cli.program import program
     from perdure.cli.screen import Column, ago, emit, note, one_line, say, table
-    from perdure.cli.store_locator import opened
+    from perdure.cli.store_locator import db_flag, opened
 
     async with opened(db) as rt:
         now = core_of(rt).clock.wall_ms()
@@ -68,7 +69,8 @@ async def _list(db: str, limit: int, *, all: bool, json: bool, quiet: bool) -> N
             for one, record in zip(found, records, strict=True)
         ]
         table([*columns, Column("WAITS FOR", gives=True)], rows)
-    note("1 process." if len(found) == 1 else f"{len(found)} processes.")
+    ended = "" if found or all else f" Ended ones: {program()} processes list --all{db_flag(db)}"
+    note("1 process." if len(found) == 1 else f"{len(found)} processes.{ended}")
 
 
 def _runs(record: ProcessRecord) -> str:

@@ -178,7 +178,7 @@ def _print_list(found: list[_Found], now: int, *, json: bool, quiet: bool) -> No
                 Cell(f"{MARKS[why.status]} {why.status}", TONES[why.status]),
                 str(state.turns),
                 ago(info.updated_at, now),
-                str(state.usage.tokens),
+                "-" if state.open_turn and not state.usage.tokens else str(state.usage.tokens),
                 "; ".join(item.what for item in why.waiting) or "-",
             )
             for info, why, state in found
