@@ -302,6 +302,20 @@ async def revoke_keys(rt: Runtime, answered: Answered) -> tuple[Wanted, ...]:
     return (Wanted("keys_revoked", turn),)
 
 
+async def resolve_event(rt: Runtime, answered: Answered) -> tuple[Wanted, ...]:
+    session = await begun(rt, "orders")
+    await session.resolve("parcel", "payload-of-the-event", by="ann", via="test")
+    answered()
+    return (Wanted("event_resolved", "parcel"),)
+
+
+async def cancel_waits(rt: Runtime, answered: Answered) -> tuple[Wanted, ...]:
+    asked = await question(rt, "pays")
+    assert await rt.get_session("s").cancel_waits(by="ann", via="test") == 1
+    answered()
+    return (Wanted("wait_cancelled", asked.id),)
+
+
 async def turn_of(session: Session) -> TurnId:
     """Return the turn that the session opened first."""
     [turn] = [row.record.turn for row in await session.journal() if isinstance(row.record, InputAdmitted)]
@@ -433,6 +447,8 @@ DEEDS: dict[str, Deed] = {
     "process_cancelled": cancel_process,
     "process_abandoned": abandon_process,
     "process_deleted": delete_process,
+    "event_resolved": resolve_event,
+    "wait_cancelled": cancel_waits,
 }
 
 

@@ -106,6 +106,40 @@ async def test_s25_forged_and_late_keys_are_refused_entries_without_signatures(n
         assert key.text.encode() not in everything
 
 
+async def test_s25_late_key_is_one_entry_and_a_repeated_value_is_none(new_store: NewStore) -> None:
+    async with opened(new_store()) as rt:
+        key = await ordered(rt)
+        for value in (1, 1, 1, 2, 3, 2):
+            await rt.resolve(key, value)
+        assert [(one.outcome, one.detail) for one in await entries(rt)] == [
+            ("done", ""),
+            ("refused", "already_resolved"),
+        ]
+
+
+async def test_s25_t_aud_01_flood_of_keys_hides_no_refusal_of_a_person(new_store: NewStore) -> None:
+    async with opened(new_store()) as rt:
+        await begun(rt, "pays")
+        await until(rt.approvals.list)
+        [asked] = await rt.approvals.list()
+        await rt.approvals.approve(asked.id, by="ann", via="test")
+        for _ in range(MAX_REFUSALS + 5):
+            assert await code_of(lambda: rt.resolve("forged", 1)) is Code.EVENT_KEY_INVALID
+        assert await code_of(lambda: rt.approvals.deny(asked.id, by="mallory")) is Code.APPROVAL_ALREADY_DECIDED
+        [last, *_] = await rt.audit.list()
+        assert (last.by, last.outcome) == ("mallory", "refused")
+
+
+async def test_s25_omitted_refusals_are_counted_when_the_runtime_closes(new_store: NewStore) -> None:
+    options = RuntimeOptions(clock=ManualClock())
+    async with Runtime(new_store(), agents=[], worker=False, options=options) as rt:
+        for _ in range(MAX_REFUSALS + 7):
+            assert await code_of(lambda: rt.resolve("forged", 1)) is Code.EVENT_KEY_INVALID
+        assert not await rt.audit.list(act="refusals_omitted")
+    async with Runtime(new_store(), agents=[], worker=False, options=options) as rt:
+        assert [one.detail for one in await rt.audit.list(act="refusals_omitted")] == ["7"]
+
+
 async def rows(rt: Runtime) -> tuple[Entry, ...]:
     """Return the stored entries of the tenant."""
     store = core_of(rt).store

@@ -36,7 +36,10 @@ log = logging.getLogger("perdure.runtime")
 KIND = "act_recorded"
 PAGE = 200
 MAX_REFUSALS = 60
-"""Recorded refusals per tenant, process and minute. A stranger may try any number of keys."""
+"""Recorded refusals per tenant, process and minute: of named people, and again of bearers of keys. A stranger may try
+any number of keys."""
+MAX_LATE_KEYS = 1_024
+"""Keys whose late resolution was recorded, remembered by a process."""
 MINUTE_MS = 60_000
 
 
@@ -63,6 +66,10 @@ def act(name: Act, who: Actor, *, session: str = "", target: str = "", detail: s
     return ActRecorded(act=name, **{field: _bounded(text) for field, text in fields.items()})
 
 
+def _omitted(count: int) -> ActRecorded:
+    return act("refusals_omitted", Actor(via="perdure"), detail=str(count - MAX_REFUSALS))
+
+
 def named(text: str) -> str:
     """Return a text from a caller as the audit log keeps it."""
     return _bounded(without_keys(text))
@@ -80,7 +87,8 @@ class AuditLog:
         self._clock = clock
         self._readable = readable
         self._retention_ms = retention_ms
-        self._refusals: dict[Tenant, tuple[int, int]] = {}
+        self._refusals: dict[tuple[Tenant, bool], tuple[int, int]] = {}
+        self._late: dict[tuple[Tenant, str], None] = {}
 
     async def notes(self, tenant: Tenant, *acts: ActRecorded) -> AuditNotes:
         """Return the entries of acts, for the transaction that carries them out."""
@@ -94,19 +102,40 @@ class AuditLog:
 
     async def refuse(self, tenant: Tenant, refused: ActRecorded, code: str) -> None:
         """Record a refused act. Does not raise, so that the caller gets the refusal itself."""
-        minute = self._clock.wall_ms() // MINUTE_MS
-        then, before = self._refusals.get(tenant, (minute, 0))
+        if not refused.by and code == "already_resolved" and self._was_late(tenant, refused.target):
+            return
+        minute, budget = self._clock.wall_ms() // MINUTE_MS, (tenant, bool(refused.by))  # threat: S25
+        then, before = self._refusals.get(budget, (minute, 0))
         count = before + 1 if then == minute else 1
-        self._refusals[tenant] = (minute, count)
+        self._refusals[budget] = (minute, count)
         if count > MAX_REFUSALS:
             return
         acts = [replace(refused, outcome="refused", detail=code)]
         if then != minute and before > MAX_REFUSALS:
-            acts.insert(0, act("refusals_omitted", Actor(via="perdure"), detail=str(before - MAX_REFUSALS)))
+            acts.insert(0, _omitted(before))
+        await self._record_refusals(tenant, *acts)
+
+    async def close(self) -> None:
+        """Record how many refusals were omitted in the last minute."""
+        refusals, self._refusals = self._refusals, {}
+        for (tenant, _), (_, count) in refusals.items():
+            if count > MAX_REFUSALS:
+                await self._record_refusals(tenant, _omitted(count))
+
+    async def _record_refusals(self, tenant: Tenant, *acts: ActRecorded) -> None:
         try:
             await self.record(tenant, *acts)
         except Error as problem:
-            log.warning("refused act not recorded act=%s error=%s", refused.act, problem.code)
+            log.warning("refused act not recorded act=%s error=%s", acts[-1].act, problem.code)
+
+    def _was_late(self, tenant: Tenant, key: str) -> bool:
+        """Remember the late resolution of a key. True if it was known."""
+        if (tenant, key) in self._late:
+            return True
+        self._late[tenant, key] = None
+        if len(self._late) > MAX_LATE_KEYS:
+            del self._late[next(iter(self._late))]
+        return False
 
     async def _month(self, tenant: Tenant, now: int) -> StreamId:
         """Return the stream of this month, created with its first act. Then the months past retention are deleted."""

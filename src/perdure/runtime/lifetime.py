@@ -204,6 +204,7 @@ class Lifetime:
         rt = self._rt
         async with AsyncExitStack() as ending:
             ending.push_async_callback(rt.store.close)
+            ending.push_async_callback(rt.audit_log.close)
             ending.push_async_callback(rt.texts.close)
             ending.push_async_callback(rt.queues.close)
             ending.push_async_callback(clients.release)

@@ -33,6 +33,8 @@ Act = Literal[
     "process_abandoned",
     "process_deleted",
     "refusals_omitted",
+    "event_resolved",
+    "wait_cancelled",
 ]
 """Append-only. `docs/ops/audit.md` names the target of each."""
 

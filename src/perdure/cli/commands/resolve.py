@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Exit, Option
 
-from perdure.cli.options import Db, Json
+from perdure.cli.options import By, Db, Json
 
 if TYPE_CHECKING:
     from perdure.runtime.runtime import Runtime
@@ -30,6 +30,7 @@ def resolve(  # noqa: PLR0913 - a command's options are its parameters
         tuple[str, str] | None, Option(metavar="CODE MESSAGE", help="Resolve with an error.", show_default=False)
     ] = None,
     cancel: Annotated[bool, Option("--cancel", help="Cancel the wait.")] = False,
+    by: By = "",
     db: Db = "",
     json: Json = False,
 ) -> None:
@@ -46,7 +47,9 @@ def resolve(  # noqa: PLR0913 - a command's options are its parameters
         )
     answer = _Answer(_value(value), Failure(code=error[0], message=error[1]) if error else None, cancel)
     place = _place(target, name, key_file)
-    if not run(lambda: _resolve(place, answer, db, json=json)):
+    if by and not name:
+        raise _usage("--by takes a session and an event name", "a key is recorded by its id", "")
+    if not run(lambda: _resolve(place, answer, by, db, json=json)):
         raise Exit(4)
 
 
@@ -117,14 +120,14 @@ def _usage(what: str, because: str, hint: str) -> Exception:
     return Error(Code.INVALID_ARGUMENT, what, because=because, hint=hint)
 
 
-async def _resolve(place: tuple[str, str], answer: _Answer, db: str, *, json: bool) -> bool:
+async def _resolve(place: tuple[str, str], answer: _Answer, by: str, db: str, *, json: bool) -> bool:
     from perdure.cli.screen import emit, say
     from perdure.cli.store_locator import opened
     from perdure.codec import encode
     from perdure.store.shapes import AlreadyResolved
 
     async with opened(db) as rt:
-        shown, resolved = await _resolve_wait(rt, place, answer)
+        shown, resolved = await _resolve_wait(rt, place, answer, by)
     first = resolved.resolution if isinstance(resolved, AlreadyResolved) else None
     if json:
         emit(type="resolved", v=1, promise=shown, accepted=first is None, first=first)
@@ -136,10 +139,11 @@ async def _resolve(place: tuple[str, str], answer: _Answer, db: str, *, json: bo
     return first is None
 
 
-async def _resolve_wait(rt: Runtime, place: tuple[str, str], answer: _Answer) -> tuple[str, Resolved]:
+async def _resolve_wait(rt: Runtime, place: tuple[str, str], answer: _Answer, by: str) -> tuple[str, Resolved]:
     """Resolve the wait. Returns the printable name of the promise (of a key only its id) and the result."""
     from typing import cast
 
+    from perdure.cli.options import who
     from perdure.cli.store_locator import find_session
     from perdure.vocab.promises import EventKey
 
@@ -147,6 +151,8 @@ async def _resolve_wait(rt: Runtime, place: tuple[str, str], answer: _Answer) ->
     value = cast("Json", answer.value)
     if name:
         session = await find_session(rt, target)
-        return f"{session.id} {name}", await session.resolve(name, value, error=answer.error, cancel=answer.cancel)
+        return f"{session.id} {name}", await session.resolve(
+            name, value, error=answer.error, cancel=answer.cancel, by=who(by), via="cli"
+        )
     key = EventKey.parse(target)
     return key.key_id, await rt.resolve(key, value, error=answer.error, cancel=answer.cancel)

@@ -15,8 +15,9 @@ from perdure.commit.changes import Audit
 from perdure.effects.journal import EffectJournal
 from perdure.effects.promises import SECRET, ProcessScope, TurnScope, check_key, revocation_id, scope_of
 from perdure.errors import Code, Error
-from perdure.ids import PromiseId, Seq, SessionId, StreamId
+from perdure.ids import PromiseId, Seq, SessionId, StreamId, stream_names
 from perdure.observe.ends import end_of, has_turn
+from perdure.observe.pending import ask_id
 from perdure.runtime.audit import Actor, act, named
 from perdure.store.protocol import Store
 from perdure.store.shapes import Accepted, AlreadyResolved, PromiseUnknown, Resolved
@@ -28,11 +29,13 @@ from perdure.vocab.outcomes import Pending, ToolCallOutcome
 from perdure.vocab.promises import (
     Cancelled,
     Custom,
+    DoubtVerdict,
     EventKey,
     Failure,
     Ok,
     PromiseState,
     Resolution,
+    ToolApproval,
     ToolCompletion,
     TurnCancelGate,
     TurnTerminal,
@@ -127,7 +130,7 @@ async def resolve_by_key(rt: RuntimeCore, key: object, resolution: Resolution) -
         case _:
             done = _by_key(asked, scope)
             resolved = await resolve(rt, asked, resolution, audit=await rt.audit_log.notes(rt.tenant, done))
-            if isinstance(resolved, AlreadyResolved):
+            if isinstance(resolved, AlreadyResolved) and resolved.resolution != resolution:  # else a repeated delivery
                 await rt.audit_log.refuse(rt.tenant, done, "already_resolved")
             return resolved
 
@@ -242,7 +245,7 @@ async def peek(rt: RuntimeCore, key: object) -> Resolution | None:
             return known if known or ended is None else Cancelled()
 
 
-async def cancel_waits(rt: RuntimeCore, stream: StreamId, turn_seq: Seq) -> int:
+async def cancel_waits(rt: RuntimeCore, stream: StreamId, turn_seq: Seq, who: Actor) -> int:
     """Resolve every wait of the open turn with `Cancelled`, and return their number. The turn goes on."""
     journal = EffectJournal()
     for row in await rt.store.read(stream, after=Seq(turn_seq - 1)):
@@ -251,10 +254,26 @@ async def cancel_waits(rt: RuntimeCore, stream: StreamId, turn_seq: Seq) -> int:
     for started in journal.unsettled():
         if isinstance(started.command, AwaitEvent) and not isinstance(started.command.key.wait, TurnTerminal):
             promise = PromiseState(id=started.command.key.key_id, stream=stream)
-            answered = await rt.store.resolve(promise.id, Cancelled(), now=now, make=promise)
+            target = _shown(started.command.key)
+            done = act("wait_cancelled", who, session=stream_names(stream)[2], target=target)
+            audit = await rt.audit_log.notes(rt.tenant, done)
+            answered = await rt.store.resolve(promise.id, Cancelled(), now=now, make=promise, audit=audit)
             ended += isinstance(answered, Accepted)
     await rt.notify_stream(stream)
     return ended
+
+
+def _shown(key: EventKey) -> str:
+    """Return the name of a wait in the audit log: of an approval, a call in doubt or an event, else the key's id."""
+    match key.wait:
+        case ToolApproval():
+            return ask_id("approval", key.key_id)
+        case DoubtVerdict():
+            return ask_id("doubt", key.key_id)
+        case Custom(key=name):
+            return name
+        case _:
+            return key.key_id
 
 
 async def revoke_keys(rt: RuntimeCore, scope: TurnScope, who: Actor) -> bool:

@@ -279,7 +279,14 @@ class Session:
     # --- resolutions
 
     async def resolve(
-        self, name: str, value: Json = None, *, error: Failure | None = None, cancel: bool = False
+        self,
+        name: str,
+        value: Json = None,
+        *,
+        error: Failure | None = None,
+        cancel: bool = False,
+        by: str = "",
+        via: str = "api",
     ) -> Resolved:
         """Resolve an event of the current turn, also before its wait: `ctx.wait_for_event(name)` returns the value.
 
@@ -293,7 +300,10 @@ class Session:
         check_id(name, what="the name of an event")
         resolution = answers.answer_of(value, error, cancel=cancel)
         scope = await self._scope()
-        return await answers.resolve(self._ref.runtime, unsigned_key(scope.id, Custom(key=name)), resolution)
+        done = act("event_resolved", actor(by, via), session=self.id, target=name)
+        audit = await self._ref.runtime.audit_log.notes(self._ref.tenant, done)
+        key = unsigned_key(scope.id, Custom(key=name))
+        return await answers.resolve(self._ref.runtime, key, resolution, audit=audit)
 
     async def post_result(
         self, call: str, value: Json = None, *, error: Failure | None = None, by: str = "", via: str = "api"
@@ -337,7 +347,7 @@ class Session:
         self._ref.runtime.check_usable()
         return await posting.answer(self._ref.runtime, self.id, call, answers, by=by, via=via)
 
-    async def cancel_waits(self) -> int:
+    async def cancel_waits(self, *, by: str = "", via: str = "api") -> int:
         """Cancel all external waits of the current turn, and return their number. The turn goes on.
 
         Raises:
@@ -345,7 +355,10 @@ class Session:
         """
         self._ref.runtime.check_usable()
         state = (await verbs.existing(self._ref))[0]
-        return await answers.cancel_waits(self._ref.runtime, self._ref.stream, state.turn_seq) if state.open_turn else 0
+        who = actor(by, via)
+        if not state.open_turn:
+            return 0
+        return await answers.cancel_waits(self._ref.runtime, self._ref.stream, state.turn_seq, who)
 
     async def revoke_keys(self, *, by: str = "", via: str = "api") -> bool:
         """Revoke every key that the current turn handed out, permanently, and cancel its waits. Later turns have their
@@ -358,7 +371,7 @@ class Session:
         """
         self._ref.runtime.check_usable()
         new = await answers.revoke_keys(self._ref.runtime, await self._scope(), actor(by, via))
-        await self.cancel_waits()
+        await self.cancel_waits(by=by, via=via)
         return new
 
     async def _scope(self) -> TurnScope:
