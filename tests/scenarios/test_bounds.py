@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 
-from perdure import Agent, Code, Error, Runtime, RuntimeOptions, ToolContext, tool
+from perdure import (
+    Agent,
+    Code,
+    Error,
+    ProcessContext,
+    Runtime,
+    RuntimeOptions,
+    Session,
+    ToolContext,
+    client_tool,
+    process,
+    tool,
+)
+from perdure.codec import Json
 from perdure.models.scripted import ScriptedModel, call, calls, say
 from perdure.runtime.input_limits import InputLimits
 from perdure.runtime.internals import core_of, ref_of
 from perdure.runtime.tasks.background import message_to
 from perdure.vocab.messages import Message, Text, ToolResultPart
 from perdure.vocab.records import EffectSettled, TurnEnded
-from tests.scenarios.conftest import App, until
+from tests.scenarios.conftest import App, NewStore, until
 
 ran: list[int] = []
 events: dict[str, asyncio.Event] = {}
@@ -153,6 +167,75 @@ def test_s16_limits_of_calls_are_checked(name: str, wrong: object) -> None:
     with pytest.raises(Error) as caught:
         Agent("a", model="sim:echo", **{name: wrong})  # type: ignore[arg-type]
     assert caught.value.code is Code.AGENT_INVALID
+
+
+# --- values of clients
+
+PICK = client_tool("pick", "Pick.", {"type": "object"})
+WIDE: Json = list(range(600_000))
+
+
+@process
+async def waits(ctx: ProcessContext, given: Json) -> Json:
+    return await ctx.wait_for_signal("go", timeout=60)
+
+
+@tool(effect="once", needs_approval=True)
+async def guarded(given: Json) -> str:
+    """Wait for an approval."""
+    return "ran"
+
+
+CLIENTS: dict[str, tuple[Code, Callable[[Runtime, Session], Awaitable[object]]]] = {
+    "key": (Code.EVENT_KEY_INVALID, lambda rt, s: rt.resolve("nonsense", WIDE)),
+    "resolve": (Code.INPUT_TOO_LARGE, lambda rt, s: s.resolve("event", WIDE)),
+    "emit": (Code.INPUT_TOO_LARGE, lambda rt, s: rt.triggers.emit("mail.received", WIDE, source="box")),
+    "start": (Code.INPUT_TOO_LARGE, lambda rt, s: rt.start(waits, WIDE)),
+    "plugin": (Code.INPUT_TOO_LARGE, lambda rt, s: s.send("x", plugin_input={"p": WIDE})),
+    "tags": (Code.INVALID_ARGUMENT, lambda rt, s: s.set_tags([str(n) for n in range(400_000)])),
+}
+
+
+@pytest.mark.any_store
+@pytest.mark.parametrize("name", CLIENTS)
+async def test_t_tool_03_large_values_of_clients_hold_no_step(new_store: NewStore, name: str) -> None:
+    code, use = CLIENTS[name]
+    agent = Agent("a", model=ScriptedModel(say("ok")))
+    async with Runtime(new_store(), agents=[agent], processes=[waits]) as rt:
+        rt.triggers.declare("mail.received")
+        session = await rt.session("s", agent="a")
+        with pytest.raises(Error) as caught:
+            await use(rt, session)
+    assert caught.value.code is code
+
+
+@pytest.mark.any_store
+async def test_t_tool_03_large_signals_and_edits_hold_no_step(new_store: NewStore) -> None:
+    agent = Agent("a", model=ScriptedModel(call("guarded", given=1), call("pick"), say("ok")), tools=[guarded, PICK])
+    async with Runtime(new_store(), agents=[agent], processes=[waits]) as rt:
+        handle = await rt.start(waits, 1)
+        session = await rt.session("s", agent="a")
+        await session.send("go")
+
+        async def asks() -> bool:
+            return bool(await session.pending())
+
+        await until(asks)
+        [asked] = await session.pending()
+        for large in (handle.signal("go", WIDE), rt.approvals.approve(asked.id, by="ann", args={"given": WIDE})):
+            with pytest.raises(Error) as caught:
+                await large
+            assert caught.value.code is Code.INPUT_TOO_LARGE
+        await rt.approvals.approve(asked.id, by="ann")
+
+        async def picks() -> bool:
+            return bool(pending := await session.pending()) and pending[0].id != asked.id
+
+        await until(picks)
+        [picked] = await session.pending()
+        with pytest.raises(Error) as caught:
+            await session.post_result(picked.id, WIDE)
+        assert caught.value.code is Code.INPUT_TOO_LARGE
 
 
 # --- inputs that wait

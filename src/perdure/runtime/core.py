@@ -249,7 +249,7 @@ class RuntimeCore:
     ) -> Resolved:
         """Resolve the wait behind a key: see `Runtime.resolve`."""
         self.check_usable()
-        return await answers.resolve_by_key(self, key, answers.answer_of(value, error, cancel=cancel))
+        return await answers.resolve_by_key(self, key, value, error, cancel=cancel)
 
     async def peek(self, key: EventKey | str) -> Resolution | None:
         """Return the resolution of the wait behind a key: see `Runtime.peek`."""

@@ -21,6 +21,7 @@ from perdure.inbox.items import Wake
 from perdure.observe.command_lines import command_line
 from perdure.observe.events import Cursor, Event
 from perdure.observe.follow import follow
+from perdure.offload import offload, weight_of
 from perdure.processes.chronology import Moment, timeline
 from perdure.processes.commands import OUTPUT, command_of
 from perdure.processes.events import CANCEL_REQUESTED, COMPLETED, check_same, check_sayable, signal_type
@@ -205,7 +206,7 @@ class ProcessHandle:
             Error: `process_unknown`, `invalid_id`, `invalid_json`, `input_too_large`.
         """
         self.runtime.check_usable()
-        answer = answers.answer_of(value, error)
+        answer = await answers.answer_of(value, error)
         await self._registration()
         key = unsigned_key(ProcessScope(self.runtime.tenant, self.id).id, Custom(key=check_id(name, what="the event")))
         return await answers.resolve(self.runtime, key, answer)
@@ -240,12 +241,7 @@ class ProcessHandle:
         """Return an event from outside, checked."""
         self.runtime.check_usable()
         check_sayable(kind, self.id)
-        refuse_unordered(payload, "the payload")
-        payload = to_json(payload, where="the payload")
-        if (size := len(encode(payload))) > MAX_PAYLOAD_BYTES:
-            raise Error(
-                Code.INPUT_TOO_LARGE, f"the payload is {size} bytes", because=f"the limit is {MAX_PAYLOAD_BYTES}"
-            )
+        payload = await offload(weight_of(payload), _payload, payload)
         return await checked_event(await self._registration(), kind, payload, replay)
 
     async def complete(self, value: Json = None, *, event: str = COMPLETED["completed"], key: str = "") -> bool:
@@ -429,3 +425,12 @@ async def owners_end(
     if new.output is None:
         raise Error(Code.INVALID_ARGUMENT, f"the event {event} does not end a process", process=handle.id)
     return structs.replace(new, authority="external_owner")
+
+
+def _payload(payload: Json) -> Json:
+    """Return the payload of an event from outside as plain JSON."""
+    refuse_unordered(payload, "the payload")
+    payload = to_json(payload, where="the payload")
+    if (size := len(encode(payload))) > MAX_PAYLOAD_BYTES:
+        raise Error(Code.INPUT_TOO_LARGE, f"the payload is {size} bytes", because=f"the limit is {MAX_PAYLOAD_BYTES}")
+    return payload

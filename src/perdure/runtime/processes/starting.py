@@ -9,6 +9,7 @@ from perdure.codec import Json, check_text, to_json
 from perdure.errors import Code, Error
 from perdure.ids import check_id
 from perdure.inbox.admit import Admitted, Conflict
+from perdure.offload import offload, weight_of
 from perdure.processes.registration import check_process_id, conflict, environment, starting
 from perdure.runtime.clock import short_id
 from perdure.runtime.processes.events import check_schemas
@@ -40,7 +41,10 @@ async def start(  # noqa: PLR0913 - what is started, and how
 ) -> ProcessHandle:
     """Register a process of a function, and schedule it."""
     name = short_id("prc", rt.clock.wall_ms()) if id is None else check_process_id(id)
-    asked, env = python_process(rt, process, args, kwargs, id=name, label=label, extensions=extensions)
+    size = weight_of((args, kwargs, extensions))
+    asked, env = await offload(
+        size, python_process, rt, process, args, kwargs, id=name, label=label, extensions=extensions
+    )
     return await register(rt, asked, env=env, queue=queue)
 
 

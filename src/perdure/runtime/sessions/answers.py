@@ -18,6 +18,7 @@ from perdure.errors import Code, Error
 from perdure.ids import PromiseId, Seq, SessionId, StreamId, stream_names
 from perdure.observe.ends import end_of, has_turn
 from perdure.observe.pending import ask_id
+from perdure.offload import offload, weight_of
 from perdure.runtime.audit import Actor, act, named
 from perdure.store.protocol import Store
 from perdure.store.shapes import Accepted, AlreadyResolved, PromiseUnknown, Resolved
@@ -54,13 +55,21 @@ a caller that the application has authenticated.
 """
 
 
-def answer_of(value: Json, error: Failure | None, *, cancel: bool = False) -> Ok | Failure | Cancelled:
+async def answer_of(value: Json, error: Failure | None, *, cancel: bool = False) -> Ok | Failure | Cancelled:
     """Return an external resolution in its stored form.
 
     Raises:
         Error: `invalid_json`, `invalid_text`, `input_too_large`; `invalid_argument` for more than one resolution, or
             for a `Failure`, `Cancelled` or other resolution as the value.
     """
+    _check_kind(value, error, cancel=cancel)
+    if cancel:
+        return Cancelled()
+    return await offload(weight_of((value, error)), _converted, value, error)  # threat: T-TOOL-03
+
+
+def _check_kind(value: Json, error: Failure | None, *, cancel: bool) -> None:
+    """Raise unless the arguments are one resolution. Their content is not read."""
     if type(cancel) is not bool:
         raise Error(Code.INVALID_ARGUMENT, f"cancel must be True or False, not {cancel!r:.40}")
     if sum((value is not None, error is not None, cancel)) > 1:
@@ -74,8 +83,16 @@ def answer_of(value: Json, error: Failure | None, *, cancel: bool = False) -> Ok
             because="a value resolves the wait with success",
             hint="pass the plain value, error=Failure(...) or cancel=True",
         )
-    if cancel:
-        return Cancelled()
+    if error is not None and not isinstance(error, Failure):  # pyright: ignore[reportUnnecessaryIsInstance] - any input
+        kind = type(error).__name__
+        raise Error(
+            Code.INVALID_ARGUMENT,
+            f"a failure must be a Failure, not {kind}",
+            hint='Failure(code="sold_out", message="")',
+        )
+
+
+def _converted(value: Json, error: Failure | None) -> Ok | Failure:
     if error is not None:
         answer = _failure(error)
     else:
@@ -92,13 +109,6 @@ def answer_of(value: Json, error: Failure | None, *, cancel: bool = False) -> Ok
 
 
 def _failure(error: Failure) -> Failure:
-    if not isinstance(error, Failure):  # pyright: ignore[reportUnnecessaryIsInstance] - any input
-        kind = type(error).__name__
-        raise Error(
-            Code.INVALID_ARGUMENT,
-            f"a failure must be a Failure, not {kind}",
-            hint='Failure(code="sold_out", message="")',
-        )
     code, message = check_text(error.code, where="the code"), check_text(error.message, where="the message")
     if not code.strip():
         raise Error(
@@ -107,17 +117,20 @@ def _failure(error: Failure) -> Failure:
     return Failure(code=code, message=message, raw=to_json(error.raw, where="the raw failure"))
 
 
-async def resolve_by_key(rt: RuntimeCore, key: object, resolution: Resolution) -> Resolved:
-    """Resolve a wait for a caller that has only a key.
+async def resolve_by_key(rt: RuntimeCore, key: object, value: Json, error: Failure | None, *, cancel: bool) -> Resolved:
+    """Resolve a wait for a caller that has only a key. The value is read after the check of the key.
 
     Raises:
-        Error: `event_key_invalid`, whatever is wrong with the key; `invalid_argument` for a read-only key.
+        Error: `event_key_invalid`, whatever is wrong with the key; `invalid_argument` for a read-only key; and the
+            errors of `answer_of`.
     """
+    _check_kind(value, error, cancel=cancel)
     try:
         asked, scope = await _checked(rt, key)
     except Error as problem:
         await rt.audit_log.refuse(rt.tenant, _by_key(key), problem.code)
         raise
+    resolution = await answer_of(value, error, cancel=cancel)
     match asked.wait:
         case TurnCancelGate() if isinstance(scope, TurnScope):
             return await _end_turn(rt, scope, resolution)

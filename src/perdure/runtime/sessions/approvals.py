@@ -21,6 +21,7 @@ from perdure.errors import Code, Error
 from perdure.ids import PromiseId, StreamId, Tenant, TurnId, WorkerId, without_keys
 from perdure.observe.hub import PEOPLE, Hub
 from perdure.observe.pending import PendingDecision, decision_owed
+from perdure.offload import offload, weight_of
 from perdure.runtime.audit import Actor, AuditLog, act
 from perdure.runtime.pages import check_limit
 from perdure.runtime.sessions.contracts import contract_of
@@ -129,7 +130,7 @@ class Approvals:
         """
         if type(for_session) is not bool:
             raise Error(Code.INVALID_ARGUMENT, f"for_session must be True or False, not {for_session!r}")
-        args = _arguments(args) if args is not None else None
+        args = await offload(weight_of(args), _arguments, args) if args is not None else None
         decision = self._decision("approve", by, via, reason)
         state, asked, started = await self._found(id, kind="approval")
         if args is not None:
@@ -353,10 +354,15 @@ def _turn(started: EffectStarted) -> TurnId:
 def _arguments(args: Mapping[str, Json]) -> dict[str, Json]:
     if not isinstance(args, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - any input
         raise Error(Code.INVALID_ARGUMENT, "args must be a mapping of all arguments", hint='args={"cents": 4000}')
-    return {
+    plain = {
         check_text(name, where="the name of an argument"): to_json(value, where=f"the argument {name}")
         for name, value in args.items()
     }
+    if (size := len(encode(plain))) > MAX_DECISION_BYTES:
+        raise Error(
+            Code.INPUT_TOO_LARGE, f"the arguments are {size} bytes", because=f"the limit is {MAX_DECISION_BYTES}"
+        )
+    return plain
 
 
 def _status(resolution: Resolution | None) -> Status:

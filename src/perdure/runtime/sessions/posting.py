@@ -50,7 +50,7 @@ async def post(
         key = unsigned_key(scope.id, ClientResult(call_id=call))
         about, due_at = await _asked(rt, scope, key, call)
         failed = result if isinstance(result, Failure) else None
-        given = answers.answer_of(None if failed else cast("Json", result), failed)
+        given = await answers.answer_of(None if failed else cast("Json", result), failed)
         assert not isinstance(given, Cancelled)
         if isinstance(given, Ok):
             await _check(await contract_of(rt.store, scope.stream, scope.turn, about.tool_name), call, given.value)
@@ -92,7 +92,7 @@ async def answer(
     done = [act("question_answered", Actor(by, via), session=session, target=call)]
     done += [act("secret_stored", Actor(by, via), session=session, target=ref) for ref in _secrets(questions, plain)]
     audit = await rt.audit_log.notes(rt.tenant, *done)
-    resolved = await answers.resolve(rt, key, answers.answer_of(told, None), due_at, audit=audit)
+    resolved = await answers.resolve(rt, key, await answers.answer_of(told, None), due_at, audit=audit)
     if isinstance(resolved, AlreadyResolved) and values_of(resolved.resolution) != plain:
         raise _late(CallId(call), resolved.resolution)
     return resolved

@@ -91,7 +91,7 @@ class Sending:
             turn=TurnId(unique),
             parts=given.parts,
             key=key or "",
-            plugin_input=_plugin_input(plugin_input),
+            plugin_input=await offload(weight_of(plugin_input), _plugin_input, plugin_input),
             model=await rt.models.named(model_name(model)) if model is not None else "",
             mode=mode,
             source=short_text(source, "the source"),

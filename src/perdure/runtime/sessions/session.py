@@ -20,6 +20,7 @@ from perdure.observe.events import Cursor, Event
 from perdure.observe.follow import follow
 from perdure.observe.pending import PendingItem, pending
 from perdure.observe.why import Explanation, explain
+from perdure.offload import offload, weight_of
 from perdure.runtime.agent import setup_of
 from perdure.runtime.audit import act, actor
 from perdure.runtime.sessions import answers, posting, verbs
@@ -298,7 +299,7 @@ class Session:
         """
         self._ref.runtime.check_usable()
         check_id(name, what="the name of an event")
-        resolution = answers.answer_of(value, error, cancel=cancel)
+        resolution = await answers.answer_of(value, error, cancel=cancel)
         scope = await self._scope()
         done = act("event_resolved", actor(by, via), session=self.id, target=name)
         audit = await self._ref.runtime.audit_log.notes(self._ref.tenant, done)
@@ -442,7 +443,7 @@ class Session:
             Error: `session_unknown`, `invalid_argument`, `invalid_text`.
         """
         self._ref.runtime.check_usable()
-        checked = checked_tags(tags)
+        checked = await offload(weight_of(tags), checked_tags, tags)
         await self._ref.runtime.check_readable(self._ref.stream)
         await set_tags(self._ref.runtime.store, self._ref.stream, checked, now=self._ref.runtime.clock.wall_ms())
         await self._ref.runtime.notify_stream(self._ref.stream)

@@ -13,6 +13,7 @@ from perdure.errors import Code, Error
 from perdure.ids import Seq, StreamId, check_id, split, stream_names, trigger_stream
 from perdure.inbox.admit import Delivery
 from perdure.inbox.items import Wake
+from perdure.offload import offload, weight_of
 from perdure.processes.registration import stream_of
 from perdure.processes.triggers import MAX_SUBSCRIPTIONS, SourceState, addressed, occurring
 from perdure.runtime.clock import short_id
@@ -85,9 +86,7 @@ class TriggerSources:
         return occurring(stream, name, plain, session=session, at=now)
 
     async def _checked(self, source_type: str, payload: Json) -> Json:
-        refuse_unordered(payload, "the payload")
-        plain = to_json(payload, where="the payload")
-        check_size(plain, "the payload")
+        plain = await offload(weight_of(payload), _payload, payload)
         event = self.catalog.get(source_type)
         found = await mismatches(event.payload_schema, plain) if event and event.payload_schema is not None else ()
         if found:
@@ -216,3 +215,11 @@ def _too_many() -> Error:
         f"the source has {MAX_SUBSCRIPTIONS} subscriptions, the maximum",
         hint="delete one, or let one process start the others",
     )
+
+
+def _payload(payload: Json) -> Json:
+    """Return the payload of an occurrence as plain JSON."""
+    refuse_unordered(payload, "the payload")
+    plain = to_json(payload, where="the payload")
+    check_size(plain, "the payload")
+    return plain
