@@ -183,6 +183,16 @@ async def test_missed_runs_follow_the_catch_up_policy(
     await until(lambda: _is(heard(rt), ["tick"] * runs))
 
 
+async def test_t_tool_03_long_unserved_schedule_holds_no_step(office: Office) -> None:
+    client = await office.open(worker=False)
+    handle = await client.schedule(
+        "often", send="count", session="s", agent="a", cron="*/5 * * * *", timezone="Europe/Berlin", catch_up="one"
+    )
+    office.wall.set("2027-05-21T10:02:00+00:00")
+    await office.open()
+    await settled(handle, runs=1, missed=200 * 288 - 1)
+
+
 @pytest.mark.parametrize(("overlap", "runs", "skipped"), [("skip", 1, 1), ("queue", 2, 0), ("allow", 2, 0)])
 async def test_a_run_that_is_due_before_the_last_one_is_over(
     office: Office, overlap: Overlap, runs: int, skipped: int

@@ -15,6 +15,7 @@ from typing import Literal, Protocol
 
 from perdure.errors import Code, Error
 from perdure.ids import Seq, SessionId
+from perdure.offload import LARGE_BYTES, offload
 from perdure.services.cron import due_after
 from perdure.vocab.records import Row
 from perdure.vocab.schedules import (
@@ -32,6 +33,8 @@ LATE_MS = 60_000
 """A run later than this after its due time counts as missed."""
 MAX_CATCH_UP = 100
 _MAX_MISSED = 100_000
+_COUNTED_HERE_MS = 2 * 86_400_000
+"""Longest time whose due times are counted on the event loop: at most 576, which takes a few milliseconds."""
 KEPT = 400
 """The number of records kept per schedule. The whole log is read at every due time."""
 PRUNED_AT_ONCE = 200
@@ -218,6 +221,12 @@ def due(state: ScheduleState, *, now: int) -> Due:
     if schedule.max_runs:
         fire = fire[: schedule.max_runs - state.runs]
     return Due(fire=fire, missed=count - len(fire))
+
+
+async def due_now(state: ScheduleState, *, now: int) -> Due:
+    """Return the work due at `now`, like `due`. Many due times are counted in a thread."""
+    many = now - state.handled_until > _COUNTED_HERE_MS  # threat: T-TOOL-03
+    return await offload(LARGE_BYTES + 1 if many else 0, due, state, now=now)
 
 
 def _unhandled(state: ScheduleState, now: int) -> tuple[tuple[int, ...], int]:

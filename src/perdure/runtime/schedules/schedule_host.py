@@ -15,7 +15,7 @@ from perdure.runtime.schedules.monitors import end_monitor, is_monitor_over
 from perdure.runtime.schedules.runs import ScheduledRun, goes_on, run_of
 from perdure.runtime.shared import Shared
 from perdure.runtime.worker.driving_host import PassiveHost
-from perdure.services.schedules import EndReason, ScheduleState, due, fold, fold_all, is_done, next_due, oldest
+from perdure.services.schedules import EndReason, ScheduleState, due_now, fold, fold_all, is_done, next_due, oldest
 from perdure.services.tasks import SessionTaskRegistry
 from perdure.store.shapes import Claim
 from perdure.vocab.log_keys import SCHEDULE_END
@@ -123,7 +123,7 @@ class ScheduleHost(PassiveHost):
         runs = [self._run(now, now, request) for request in state.asked[:MAX_RUNS_AT_ONCE]]
         if runs:
             return runs, None
-        owed = due(state, now=now)
+        owed = await due_now(state, now=now)
         if owed.late is not None:
             return [], ScheduleSkipped(due_at=owed.late, reason="late", missed=owed.missed)
         if owed.fire and state.known.overlap == "skip" and await self._last_run_goes_on(owed.fire[0]):
