@@ -294,6 +294,20 @@ async def test_s16_waiting_bytes_are_limited(app: App) -> None:
     await session.send("short")
 
 
+@pytest.mark.any_store
+@pytest.mark.slow
+async def test_t_tool_03_many_large_waiting_inputs_hold_no_step(app: App) -> None:
+    rt = await paused(app, InputLimits())
+    session = rt.get_session("s")
+    text = 'é"x\n' * 32_000
+    for n in range(240):
+        await session.send(text, key=f"k{n}")
+        await asyncio.sleep(0)  # a store in memory ends no step
+    await session.resume()
+    assert len(await ends(rt, 4)) >= 4
+    await session.pause()
+
+
 async def test_s16_the_queues_of_a_tenant_are_limited_together(app: App) -> None:
     rt = await paused(app, InputLimits(tenant_inputs=3))
     others = [await rt.session(f"o{n}", agent="a") for n in range(2)]

@@ -218,6 +218,8 @@ class SessionHost(DrivingHost[TurnDriver]):
     async def _serve_one(self) -> bool:
         self._busy = self.state.open_turn is not None
         waiting = await self._inbox()
+        if await self._waiting.decode(waiting):
+            waiting = await self._shared.store.inbox(self.stream)
         self._waiting.see(waiting)
         self._take_news(waiting)
         await self._refresh()
@@ -327,9 +329,9 @@ class SessionHost(DrivingHost[TurnDriver]):
     def _take_news(self, waiting: Iterable[InboxRow]) -> None:
         """Take late outcomes, child ends, cancel requests and wakes from the inbox, whatever the turn is doing."""
         for row in waiting:
-            if isinstance(row.item, Input) or not self._waiting.take(row):
+            if isinstance(item := self._waiting.item(row), Input) or not self._waiting.take(row):
                 continue
-            match row.item:
+            match item:
                 case LateOutcome(call=call, id=effect, tool=tool, output=output):
                     record = OutcomeArrivedLate(call=call, id=effect, tool=tool, output=output)
                     if self.driver:
@@ -517,6 +519,8 @@ class SessionHost(DrivingHost[TurnDriver]):
             return
         # Read the inbox first, so that the log has what its wakes announce; apply that before the wakes are consumed.
         waiting = await self._shared.store.inbox(self.stream)
+        if await self._waiting.decode(waiting):
+            waiting = await self._shared.store.inbox(self.stream)
         for row in await self._shared.store.read(self.stream, after=self._owned.known_seq):
             if row.kind in _REQUESTS:
                 self._learn(row)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
 
+from perdure.errors import Error
 from perdure.ids import InputId, TurnId
 from perdure.inbox.admit import admitted
-from perdure.inbox.items import Input
+from perdure.inbox.items import Input, Item
+from perdure.offload import LARGE_BYTES, offload
 from perdure.store.shapes import InboxRow
 from perdure.turn.state import Turn
 from perdure.vocab.records import CancelRequested, InputAdmitted, Record
@@ -31,6 +34,7 @@ class InboxView:
 
     def __init__(self) -> None:
         self._rows: tuple[InboxRow, ...] = ()
+        self._items: dict[int, Item] = {}
         self._taken: set[int] = set()
         self._asked_for: dict[InputId, TurnId] = {}
         self._cancelled: set[TurnId] = set()
@@ -38,6 +42,21 @@ class InboxView:
     def see(self, rows: Iterable[InboxRow]) -> None:
         """Replace the rows with a new reading of the inbox."""
         self._rows = tuple(row for row in rows if row.id not in self._taken)
+        self._items = {row.id: self._items[row.id] for row in self._rows if row.id in self._items}
+
+    async def decode(self, rows: Iterable[InboxRow]) -> bool:
+        """Decode large items in a thread, before `see`. Return True if other tasks ran, so that the rows may be old."""
+        new = [row for row in rows if row.id not in self._items]
+        if (size := sum(len(row.data) for row in new)) <= LARGE_BYTES:  # threat: T-TOOL-03
+            return False
+        self._items |= await offload(size, _decoded, new)
+        return True
+
+    def item(self, row: InboxRow) -> Item:
+        """Return the item of a row, decoded once."""
+        if row.id not in self._items:
+            self._items[row.id] = row.item
+        return self._items[row.id]
 
     def take(self, row: InboxRow) -> bool:
         """Mark a row as taken. Return False if it was taken before."""
@@ -59,7 +78,7 @@ class InboxView:
 
     def _inputs(self, mode: str) -> Iterator[tuple[InboxRow, Input]]:
         for row in self._rows:
-            item = row.item
+            item = self.item(row)
             if isinstance(item, Input) and item.mode == mode and row.id not in self._taken:
                 yield row, item
 
@@ -82,7 +101,7 @@ class InboxView:
 
     def asks_for(self, turn: TurnId) -> bool:
         """Return True if a waiting input was sent with this turn id."""
-        return any(isinstance(row.item, Input) and row.item.turn == turn for row in self._rows)
+        return any(isinstance(item := self.item(row), Input) and item.turn == turn for row in self._rows)
 
     def cancel(self, turn: TurnId) -> None:
         """Remember a cancel request for a turn. A waiting input may have been sent with that turn id."""
@@ -104,6 +123,15 @@ class InboxView:
             self.take(row)
             self._asked_for[item.input] = item.turn
         return [Joining(row.id, item.turn, admitted(item, turn.id)) for row, item in found]
+
+
+def _decoded(rows: Iterable[InboxRow]) -> dict[int, Item]:
+    """Return the items by row, without those that cannot be read: their first use raises."""
+    found: dict[int, Item] = {}
+    for row in rows:
+        with suppress(Error):
+            found[row.id] = row.item
+    return found
 
 
 def opener_of(turn: Turn, records: Iterable[Record]) -> InputAdmitted | None:
