@@ -556,7 +556,7 @@ class _RedactedRecords:
 
 
 class _RecordFields(dict[str, object]):
-    """The fields of a log record. A logger adds those of `extra` as items, after the factory has made the record."""
+    """The fields of a log record. A logger adds the extra ones as items, after the factory has made the record."""
 
     def __init__(self, fields: Mapping[str, object], matcher: _Matcher) -> None:
         super().__init__(fields)
