@@ -52,9 +52,9 @@ from tests.chaos.load import ACCEPTED, ANSWERED
 
 _ROWS = """
     SELECT s.name, l.seq, l.at, l.fence, l.n, l.kind, l.data
-    FROM {p}log AS l JOIN {p}streams AS s ON s.id = l.stream ORDER BY 1, 2
+    FROM {p}log AS l JOIN {p}streams AS s ON s.id = l.stream WHERE s.kind <> 'audit' ORDER BY 1, 2
 """
-_STREAMS = "SELECT name, last_seq, fence, active, parked FROM {p}streams ORDER BY 1"
+_STREAMS = "SELECT name, last_seq, fence, active, parked FROM {p}streams WHERE kind <> 'audit' ORDER BY 1"
 _LEFT = "SELECT (SELECT count(*) FROM {p}inbox), (SELECT count(*) FROM {p}timers), (SELECT count(*) FROM {p}waits)"
 
 
