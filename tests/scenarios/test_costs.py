@@ -118,6 +118,7 @@ async def test_an_answer_from_outside_is_one_commit(tmp_path: Path) -> None:
     async with Runtime(f"sqlite:///{tmp_path / 'a.db'}", agents=[agent()], worker=False) as rt:
         session = await rt.session("s", agent="a")
         await session.send("run")
+        await session.resolve("another", 1)  # the first act of a month opens its audit log
         before = core_of(rt).store.counters.commits
         assert await session.resolve("reviewed", "yes") == Accepted()
         assert core_of(rt).store.counters.commits - before == 1

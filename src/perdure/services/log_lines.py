@@ -42,6 +42,8 @@ def _filter(record: logging.LogRecord) -> bool:
         record.exc_text = logging.Formatter().formatException(record.exc_info)
     if record.exc_text:
         record.exc_text = _indented(record.exc_text)
+    if record.stack_info:
+        record.stack_info = _indented(record.stack_info)
     return True
 
 

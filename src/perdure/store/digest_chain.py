@@ -101,6 +101,8 @@ class DigestChain:
 
     def fits(self, stream: StreamId, row: ChainedRow, before: bytes) -> bool:  # threat: S9, T-SEC-04
         """Return whether a record continues the chain after a digest."""
+        if type(row.data) is not bytes or type(row.digest) is not bytes:  # SQLite columns hold values of any type
+            return False
         place, payload = _place(stream, row.seq, row), _hash(row.data)
         if row.original is None:
             return row.digest == _digest(before, payload, place)

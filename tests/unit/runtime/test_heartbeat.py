@@ -96,7 +96,7 @@ async def test_s3_x10_blocked_loop_is_renewed_until_the_limit(
     await heartbeat.close()
     levels = [record.levelno for record in caplog.records]
     assert levels == [logging.WARNING, logging.CRITICAL, logging.WARNING]
-    assert "test_s3_x10_blocked_loop_is_renewed_until_the_limit" in caplog.records[1].getMessage(), "no stack"
+    assert "test_s3_x10_blocked_loop_is_renewed_until_the_limit" in (caplog.records[1].stack_info or ""), "no stack"
     assert "answers again" in caplog.records[2].getMessage()
 
 

@@ -117,6 +117,8 @@ def verify(
 async def _verify(name: str, db: str, expected: str, *, json: bool) -> bool:
     from perdure.cli.screen import count, emit, say
     from perdure.cli.store_locator import find_session, opened
+    from perdure.errors import Error
+    from perdure.observe.verify import VerifyReport
     from perdure.observe.verify import verify as check
     from perdure.session.fold import CODE
 
@@ -125,8 +127,14 @@ async def _verify(name: str, db: str, expected: str, *, json: bool) -> bool:
         info = await core_of(rt).store.stream(ref_of(session).stream)
         assert info is not None
         store, stream = core_of(rt).store, ref_of(session).stream
-        head = await store.check_log(stream)
-        verdict = check(info, await session.journal(), await store.load(stream, code=CODE))
+        try:
+            head = await store.check_log(stream)
+            verdict = check(info, await session.journal(), await store.load(stream, code=CODE))
+        except Error as problem:
+            if "seq" not in problem.details:
+                raise
+            head, damage = "", f"{problem.message}: {problem.because}"
+            verdict = VerifyReport(info.last_seq, 0, 0, None, (damage,))
     other = (f"the log ends with digest {head}",) if expected and expected != head else ()
     problems = (*verdict.problems, *other)
     ok = not problems
@@ -146,8 +154,9 @@ async def _verify(name: str, db: str, expected: str, *, json: bool) -> bool:
         return ok
     snapshot = f"snapshot at #{verdict.snapshot_seq}" if verdict.snapshot_seq else "no snapshot yet"
     counts = ((verdict.records, "record"), (verdict.turns, "turn"), (verdict.effects, "effect"))
-    counted = ", ".join([*(count(number, noun) for number, noun in counts), snapshot])
+    end = (f"digest {head}",) if head else ()
+    counted = ", ".join([*(count(number, noun) for number, noun in counts), snapshot, *end])
     for problem in problems:
         say(problem, "fail")
-    say(f"{'OK' if ok else 'FAIL'}  {session.id}  {counted}, digest {head}", "ok" if ok else "fail")
+    say(f"{'OK' if ok else 'FAIL'}  {session.id}  {counted}", "ok" if ok else "fail")
     return ok

@@ -132,4 +132,6 @@ class Heartbeat:
         running = task.get_name() if task else "no task"
         frame = sys._current_frames().get(self._watched_thread)  # pyright: ignore[reportPrivateUsage] - its public name
         stack = "".join(traceback.format_stack(frame, STACK_FRAMES)) if frame else "the thread has ended"
-        log.log(level, "%s seconds=%g worker=%s running=%s\n%s", event, silent_s, self._worker, running, stack)
+        text, fields = "%s seconds=%g worker=%s running=%s", (event, silent_s, self._worker, running)
+        if log.isEnabledFor(level):  # the stack of another thread, so not the one that `stack_info=True` would log
+            log.handle(log.makeRecord(log.name, level, __file__, 0, text, fields, None, sinfo=stack.rstrip()))
