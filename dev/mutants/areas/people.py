@@ -91,7 +91,7 @@ MUTANTS = [
     Mutant(
         "a secret is stored in the clear",
         "runtime/secret_store.py",
-        "encrypted = _cipher(key).encode(value.encode(), self._context(reference))",
+        "encrypted = _cipher(key).encode(value.encode(), _context(self.stream, reference))",
         "encrypted = value.encode()",
         f"{SECRETS} -k 'after_a_restart and memory'",
     ),

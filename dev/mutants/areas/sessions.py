@@ -61,7 +61,7 @@ MUTANTS = [
     Mutant(
         "a tool's prompt is not redacted",
         "runtime/calls/reading.py",
-        "model.stream(without_secrets(request))",
+        "model.stream(await without_secrets(request))",
         "model.stream(request)",
         f"{SECRETS} -k 'nowhere_else and memory'",
     ),
