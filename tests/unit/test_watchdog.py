@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import time
@@ -126,7 +127,8 @@ def test_step_above_the_limit_fails_the_test_that_ran_it(tmp_path: Path) -> None
     )
     (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\npythonpath = .\n")
     command = [sys.executable, "-m", "pytest", "-p", "tests.watchdog", "-p", "no:cacheprovider", "--rootdir", tmp_path]
-    ran = subprocess.run([*command, tmp_path], cwd=ROOT, capture_output=True, text=True, check=False)
+    quiet = {name: value for name, value in os.environ.items() if name not in ("CI", "BUILD_NUMBER")}  # short summaries
+    ran = subprocess.run([*command, tmp_path], cwd=ROOT, env=quiet, capture_output=True, text=True, check=False)
     assert "2 failed, 3 passed" in ran.stdout, ran.stdout
     assert "FAILED" in ran.stdout
     assert "test_steps.py::test_burning" in ran.stdout

@@ -182,10 +182,8 @@ class Session:
 
     async def messages(self) -> tuple[Message, ...]:
         """Return the whole conversation, as a model would see it."""
-        transcript = Transcript()
-        for row in await self.journal():
-            transcript.add(row.seq, row.record)
-        return transcript.messages(transcript.open)
+        rows = await self.journal()
+        return await offload(sum([len(row.data) for row in rows]), _conversation, rows)
 
     async def journal(self) -> tuple[Row, ...]:
         """Return the log.
@@ -506,3 +504,10 @@ class Session:
 
     def __repr__(self) -> str:
         return f"Session({self.id!r})"
+
+
+def _conversation(rows: tuple[Row, ...]) -> tuple[Message, ...]:
+    transcript = Transcript()
+    for row in rows:
+        transcript.add(row.seq, row.record)
+    return transcript.messages(transcript.open)
