@@ -146,7 +146,7 @@ class Watchdog:
 
     def _slowdown(self) -> float:
         """Return how much more CPU time the same work costs now than at best: cores share caches and units."""
-        cost = _cost_of_reference()
+        cost = min(_cost_of_reference() for _ in range(3))  # one sample alone may be noise
         self._best = min(self._best, cost)
         return cost / self._best
 
